@@ -97,7 +97,7 @@ COLDEST, HOTTEST = 0.1, 10.0
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
-    """Sort images by confidence into bins of equal width, each open below and closed above.
+    """Sort images by confidence into bins of equal width, which include their upper limit only.
 
     Return the number of images, the mean confidence and the accuracy in each bin, (BINS,) each. The
     confidence and accuracy of an empty bin are 0.

@@ -22,7 +22,7 @@ LAYER_SCALE = 1e-5
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model from a library's config files; all others follow from the weights."""
+    """Facts about a model from a library's config files; the weights show all other facts."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Layout:
-    """A library's layout of the weights."""
+    """A library's names and shapes for the weights, and the settings that it supports."""
 
     # The library's name, as in "timm's layout".
     name: str

@@ -73,7 +73,7 @@ class Pretrained:
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
     """Read the model that `init_from=source` names, to start a model with the config `wanted`.
 
-    Raise ValueError if the source does not exist, or is not a Vision Transformer of this kind.
+    Raise ValueError if the source does not exist, or cannot be used for that model.
     """
     try:
         if source.startswith(TIMM):
@@ -140,7 +140,7 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
-    """Convert a library's model to one of this program; raise Refused if that is impossible."""
+    """Convert a library's weights and facts to this program's; raise Refused if impossible."""
     ours, left = layout.to_ours(state)
     shown = described(ours)
     if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
@@ -209,7 +209,7 @@ def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
 
 
 def numbers(state: State) -> State:
-    """Return the weights in at least single precision; raise Refused if one is not finite."""
+    """Return the weights in at least single precision; raise Refused unless all are finite."""
     for key, value in state.items():
         is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         if not is_real or not value.isfinite().all():

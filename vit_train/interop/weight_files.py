@@ -1,4 +1,4 @@
-"""Files of weights: finding them by path, and reading them without running any code."""
+"""Find files of weights by path, and read them without running any code."""
 
 import re
 import zipfile

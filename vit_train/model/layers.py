@@ -21,7 +21,7 @@ class LayerNormFunction(torch.autograd.Function):
 
     Backward. With g = ∂L/∂x̂ = ∂L/∂y · w, and since
         ∂x̂ᵢ/∂xⱼ = (δᵢⱼ − 1/D − x̂ᵢ x̂ⱼ/D) / σ
-    (the 1/D comes from μ; x̂ᵢx̂ⱼ/D from ∂σ/∂xⱼ = x̂ⱼ/D), the sum over i is
+    (the 1/D comes from μ; x̂ᵢx̂ⱼ/D from ∂σ/∂xⱼ = x̂ⱼ/D), the sum Σᵢ gᵢ ∂x̂ᵢ/∂xⱼ is
         ∂L/∂xⱼ = (gⱼ − mean(g) − x̂ⱼ · mean(g · x̂)) / σ.
     The gradients of w and b are sums over all other axes: ∂L/∂w = Σ ∂L/∂y · x̂, ∂L/∂b = Σ ∂L/∂y.
     """
@@ -191,8 +191,8 @@ class PreHead(nn.Sequential):
 class Head(nn.Linear):
     """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
 
-    Autocast does not change the precision: in half precision, two classes could get the same logit
-    for some images, and the prediction would be undecided.
+    Autocast does not lower the precision, because in half precision two classes could get the same
+    logit for some images, which would leave the prediction undecided.
     """
 
     is_head = True

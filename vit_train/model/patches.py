@@ -24,7 +24,7 @@ def patchify(images: Tensor, patch_size: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
-    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
+    """Join patches into images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
     size = round(patches.shape[1] ** 0.5) * patch_size
     return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
 

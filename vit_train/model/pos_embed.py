@@ -99,7 +99,7 @@ class LearnedTable(Table):
 
 
 class LearnedTable2D(AbsolutePositions):
-    """Learned 2-D positions: a D/2 vector per column and one per row, concatenated."""
+    """Learned 2-D positions: a vector (D/2,) for the column and one for the row, concatenated."""
 
     width_multiple = 2
 

@@ -226,7 +226,7 @@ class Encoder(nn.Module):
 
 
 def gather(x: Tensor, indices: Tensor | None) -> Tensor:
-    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself if None."""
+    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); return x for None."""
     if indices is None:
         return x
     return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))

@@ -237,6 +237,6 @@ def spelled(value: Any) -> str:
 
 
 def numbers_first(value: Any) -> tuple[bool, float, str]:
-    """Return a sort key: numbers by size, then words."""
+    """Return a sort key that puts numbers in order of size, and before words."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, value if number else 0, str(value))

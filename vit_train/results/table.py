@@ -149,7 +149,7 @@ def tflop(group: Group) -> str:
 def seconds_in_steps(group: Group) -> list[float]:
     """Return the seconds that each run spent in training steps; [] if a curve lacks them.
 
-    This leaves out the time before the first step, reports, validation and the test.
+    Reports, validation, the test, and the time before the first step are not counted.
     """
     curves = [run.get("curve") or [{}] for run in group.runs]
     if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
@@ -182,7 +182,7 @@ def machine(run: dict[str, Any], *keys: str) -> str:
 
 
 def short_commit(run: dict[str, Any]) -> str:
-    """Return the first digits of the run's commit, with "+changes" if the checkout had any."""
+    """Return the first digits of the run's commit, with "+changes" for a changed checkout."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"
 

@@ -99,7 +99,8 @@ def folder_images(
 ) -> EvalImages:
     """Read a split of the images in a folder.
 
-    Split the run's own images as in training; leave out other test images that the run has seen.
+    Split the run's own images as in training. From the test images of any other folder, leave out
+    those that the run has seen.
     """
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes)

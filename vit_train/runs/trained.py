@@ -322,9 +322,9 @@ def checked_task(
 def require_bounded_memory(
     config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
 ) -> None:
-    """Raise ValueError if, at this image size, the model needs more memory than there is.
+    """Raise ValueError if, at this image size, the model needs more memory than this machine has.
 
-    The attention, and tables of positions, grow with the image size, not with the file.
+    Attention and tables of positions grow with the image size, whatever the size of the file.
     """
     image_size = image_shape[1]
     require_few_patches(config.model, image_size)
@@ -340,7 +340,7 @@ def require_bounded_memory(
 def statistics_of(
     mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
 ) -> Statistics:
-    """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
+    """Return the mean and std as numbers; raise ValueError if they cannot normalize images."""
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:

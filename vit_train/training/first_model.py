@@ -39,7 +39,7 @@ HEAD = ("head.", "pre_head.")
 def start_from(
     config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
 ) -> str:
-    """Copy the weights `found` through init_from= into the model, and describe them.
+    """Copy the weights `found`, from init_from=, into the model, and describe their use.
 
     Learned positions are resized if the images have a different size. The head is reused if its
     classes have the same names or, if the names are unknown, the same number. Raise ValueError if

@@ -103,7 +103,7 @@ def inspect_model(config: InspectConfig) -> None:
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     """Return the shape of the images (C,S,S) and the number of classes.
 
-    Raise ValueError if they are unknown before loading the images.
+    Raise ValueError if they are not known without loading the images.
     """
     data = config.data
     size = config.image_size or data.image_size or data.own_size

@@ -106,8 +106,8 @@ GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
     """Return the Euclidean norms of each layer's weights and of their gradient, by tag.
 
-    A layer is a part of the model or, if the part is a list, one block of it: "blocks.3". This
-    waits for the device once.
+    A layer is a part of the model or, if the part is a list, one block of it: "blocks.3". All
+    norms are read from the device at once.
     """
     tensors: dict[str, list[Tensor]] = defaultdict(list)
     for name, parameter in named:

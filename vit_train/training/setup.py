@@ -281,8 +281,9 @@ def chosen_statistics(
 ) -> Statistics:
     """Return the mean and std for normalizing images.
 
-    They come from the first of these that has them: the `earlier` checkpoint, the settings, the
-    pretrained model, the training images. Raise ValueError if they cannot normalize these images.
+    Use the first that is available: those of the `earlier` checkpoint, of the settings, of the
+    pretrained model, or of the training images. Raise ValueError if they cannot normalize the
+    images.
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:
