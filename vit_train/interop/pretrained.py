@@ -129,7 +129,7 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     try:
         timm = import_module("timm")
     except ImportError as error:
-        raise Refused("this needs timm: pip install -e '.[timm]' in the checkout") from error
+        raise Refused("timm is not installed: pip install -e '.[timm]' in the checkout") from error
     try:
         model = timm.create_model(name, pretrained=True)
         facts = built_facts(model)

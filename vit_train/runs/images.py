@@ -107,7 +107,7 @@ def folder_images(
         if images is not None and not is_training_data(images, config, meta):
             return unseen(images, split, config, meta)
         if images is not None:
-            logger.info(f"these are the run's own images: its {split} images are evaluated")
+            logger.info(f"these are the run's own images, so its {split} images are evaluated")
     return run_images(config, split, meta)
 
 
