@@ -217,7 +217,12 @@ def test_a_refusal_is_short_at_the_command_line(run: Run, monkeypatch: pytest.Mo
     words = "vit-train: init_from=x.safetensors: it is damaged, or"
     assert len(run.fails(words, "vit-train", *TRAIN, "init_from=x.safetensors").err) < 250
     monkeypatch.setitem(sys.modules, "timm", None)
-    run.fails("needs timm: pip install", "vit-train", *TRAIN, "init_from=timm:vit_tiny_patch16_224")
+    run.fails(
+        "timm is not installed: pip install",
+        "vit-train",
+        *TRAIN,
+        "init_from=timm:vit_tiny_patch16_224",
+    )
 
 
 def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
