@@ -127,7 +127,7 @@ MOST_PLACES = 48**2
 
 @torch.no_grad()
 def draw_positions(encoder: Encoder) -> Figure:
-    """Draw the first table of absolute positions, and the similarity of each two patches.
+    """Draw the first table of absolute positions, and the similarity of every two patches.
 
     The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """

@@ -340,7 +340,7 @@ def require_bounded_memory(
 def statistics_of(
     mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
 ) -> Statistics:
-    """Return the mean and std as numbers; raise ValueError if they cannot normalize images."""
+    """Return the mean and std as Statistics; raise ValueError if they cannot normalize images."""
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
