@@ -51,7 +51,7 @@ TRAIN = {
     "optim.min_lr=1": "optim.min_lr=1.0 must be at most optim.lr=0.001",
     "optim.clip_norm=0": "optim.clip_norm=0.0 must be greater than 0, or null",
     "train.epochs=0": "train.epochs=0 must be at least 1",
-    "train.patience=2 data.val=none": "train.patience=2 needs validation images: data.val=none",
+    "train.patience=2 data.val=none": "train.patience=2 needs validation images, but data.val=none",
     "train.ema_decay=1": "train.ema_decay=1.0 must be greater than 0 and less than 1, or null",
     "data.train_images=9 data.test_images=9 data.train_subset=99": "choose at most 8",
     "data.train_images=1 data.test_images=9": "data.val_fraction=0.1 of 1 image leaves no image",

@@ -237,7 +237,7 @@ def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained
         Path("others", name).unlink()
     assert evaluated(run, "new", "data.root=others")[0] == {held_out}
     Path("others", held_out).unlink()
-    words = "the run trained or validated on all of these: 27 images"
+    words = "all 27 images were used for training or validation by this run"
     run.fails(words, "vit-eval", "ckpt=run", "data.root=others", "out=none")
     assert not Path("none").exists()
     # Nothing is tested on if all was seen.

@@ -143,7 +143,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a lost block": (
         *({k: v for k, v in STATE.items() if "blocks.0.mlp" not in k}, None),
-        "it lacks whole blocks",
+        "it lacks complete blocks",
     ),
     "a weight of another shape": (
         *(STATE | {KEY: torch.ones(5, 16)}, None),
@@ -187,7 +187,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a mean that includes the class token": (
         *(STATE, '{"global_pool": "avg"}'),
-        "it classifies all its tokens together, not the class token alone",
+        "its head reads all tokens, not the class token alone",
     ),
     "no config": (HF, "[]", "config.json is not a JSON object"),
     "a broken config": (HF, '{"id2label": [1]}', "config.json does not describe a model"),
@@ -217,7 +217,12 @@ def test_a_refusal_is_short_at_the_command_line(run: Run, monkeypatch: pytest.Mo
     words = "vit-train: init_from=x.safetensors: it is damaged, or"
     assert len(run.fails(words, "vit-train", *TRAIN, "init_from=x.safetensors").err) < 250
     monkeypatch.setitem(sys.modules, "timm", None)
-    run.fails("needs timm: pip install", "vit-train", *TRAIN, "init_from=timm:vit_tiny_patch16_224")
+    run.fails(
+        "timm is not installed: pip install",
+        "vit-train",
+        *TRAIN,
+        "init_from=timm:vit_tiny_patch16_224",
+    )
 
 
 def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
@@ -279,7 +284,7 @@ def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) 
     assert list(map(len, kept)) == [2]  # the head's weight and bias
 
 
-SAID = "the same top-1 on 256 of 256 random images, logits to"
+SAID = "the same top-1 on 256 of 256 random images, relative logit error"
 
 
 def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: SmallRun) -> None:
@@ -328,7 +333,7 @@ def test_a_folder_for_a_library_is_read_back_without_it(
 ) -> None:
     """Positions that are no table there become one; the bits are the same."""
     small_run("finished")
-    words = "random images, logits to 0.0e+00"
+    words = "random images, relative logit error 0.0e+00"
     run.says(words, "vit-export", f"ckpt={source}", f"format={form}", "out=theirs")
     assert "## Use" in Path("theirs/README.md").read_text(encoding="utf-8")
     model, meta = vit_train.load(source)
@@ -341,7 +346,11 @@ def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images:
     lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
     run.succeeds("vit-train", *SMALL, *lacks, "train.max_minutes=1e-9", "hydra.run.dir=run")
     run.says(
-        "random images, logits to 0.0e+00", "vit-export", "ckpt=run", "format=timm", "out=theirs"
+        "images, relative logit error 0.0e+00",
+        "vit-export",
+        "ckpt=run",
+        "format=timm",
+        "out=theirs",
     )
     config = read_json(Path("theirs/config.json"))
     assert config["model_args"]["pos_embed"] == "none"

@@ -79,7 +79,7 @@ def test_two_processes_train_and_resume_one_run(
     place, (interrupted, resumed, *_), errors = pairs
     assert interrupted.endswith("statuses 0 0 \n"), errors
     assert "fp32 on cpu in 2 processes" in interrupted
-    assert interrupted.count("stopped after step 1, its time is up") == 1
+    assert interrupted.count("stopped after step 1, because its time is up") == 1
     assert resumed.endswith("statuses 0 0 \n"), errors
     assert resumed.count("resuming after step 1") == 1
     assert not (place / "outputs").exists(), "only the run's folder is written"

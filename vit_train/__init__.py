@@ -29,7 +29,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when needed, so that the commands print `--help` without it."""
+    """Import a public name on first use, so that commands print `--help` without torch."""
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     if name == "__version__":
@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Also return the names that are imported on first use."""
+    """Return the module's names, including those that are imported on first use."""
     return sorted({*globals(), *HOMES, "__version__"})

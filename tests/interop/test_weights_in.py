@@ -94,7 +94,7 @@ def test_timms_other_pooling_is_refused(
     theirs = timm_model(global_pool=pooling, fc_norm=False)
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: theirs)
     run.fails(
-        "it classifies all its tokens together",
+        "its head reads all tokens",
         "vit-train",
         *FITTING,
         "init_from=timm:vit_tiny_patch16_224",

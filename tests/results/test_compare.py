@@ -168,7 +168,7 @@ def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
 def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.1, status="interrupted"))
     assert len(read_summaries([folder])) == 1
-    for path, words in ((folder / "1", "no finished run"), (folder / "no", "does not exist")):
+    for path, words in ((folder / "1", "of a finished run"), (folder / "no", "does not exist")):
         with pytest.raises(ValueError, match=words):
             read_summaries([path])
 
@@ -286,7 +286,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
     small_run("interrupted", "runs/1")
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = run.succeeds("vit-results", "runs").said + caplog.text
-    words = "Unless it is training now, finish it with: vit-train resume=runs/1"
+    words = "Unless it is still training, finish it with: vit-train resume=runs/1"
     assert f"left out (interrupted): runs/1. {words}" in said
 
 

@@ -1,8 +1,8 @@
 """Figures: charts, sheets of images, heat maps, and a classifier's measures.
 
-No other part of the package imports matplotlib directly: it must be imported here first, without
-reading settings from the current folder, which may be somebody else's. Settings in $MATPLOTLIBRC
-and in the user's own folder apply.
+Matplotlib is first imported here, so that it reads no settings from the current folder, which may
+be somebody else's. Settings in $MATPLOTLIBRC and in the user's own folder apply. No other part of
+the package imports matplotlib directly.
 """
 
 import contextlib

@@ -24,7 +24,7 @@ PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1
 
 @contextmanager
 def ignore_missing_glyphs() -> Iterator[None]:
-    """Suppress matplotlib's warnings about characters that the font lacks; it draws boxes instead.
+    """Suppress matplotlib's warnings when it draws boxes for characters that the font lacks.
 
     Use this when drawing text from outside, such as class names.
     """
@@ -34,7 +34,7 @@ def ignore_missing_glyphs() -> Iterator[None]:
 
 
 def save(figure: Figure, path: Path) -> bytes:
-    """Write a figure, in the format of the file's suffix, and return the file's content."""
+    """Write a figure in the format that the file's suffix names; return the file's content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, ignore_missing_glyphs():
         figure.savefig(file, format=path.suffix[1:])
@@ -42,19 +42,19 @@ def save(figure: Figure, path: Path) -> bytes:
 
 
 def literal(text: str) -> str:
-    """Return text that matplotlib shows literally: a $ in it does not start a formula."""
+    """Escape each $, so that matplotlib shows the text literally and not as a formula."""
     return text.replace("$", r"\$")
 
 
 def colors(count: int) -> list[str]:
-    """Return `count` colors: from the palette or, if too few, a scale from dark to light."""
+    """Return `count` colors: from the palette or, if it has too few, from a dark-to-light scale."""
     if count <= len(PALETTE):
         return PALETTE[:count]
     return [to_hex(color) for color in colormaps["viridis"](np.linspace(0, 0.95, count))]
 
 
 def chart(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty chart of this size in inches, with grid lines."""
+    """Return an empty chart of the given size in inches, with grid lines."""
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
     axes = figure.subplots()
     make_plain(axes)
@@ -82,7 +82,7 @@ def wrapped(label: str) -> str:
 
 
 def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figure:
-    """Draw each group's mean as a bar with its text, and each run as a point.
+    """Draw each group's mean as a bar labeled with the group's text, and each run as a point.
 
     A group is (label, results of its runs, text).
     """
@@ -98,7 +98,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
 
 
 def lines(series: Sequence[Series], title: str) -> Figure:
-    """Draw results by number of training images: a line through the means, and a point per run."""
+    """Plot results against the number of training images: a line of means, and a point per run."""
     figure, axes = chart(6, 4)
     for (label, results), color in zip(series, colors(len(series)), strict=True):
         means = [np.mean(points) for _, points in results]
@@ -140,10 +140,10 @@ def draw_runs(
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """Draw one panel per measure over the images seen: validation solid, training dashed.
+    """Draw one panel per measure, against the images seen: validation solid, training dashed.
 
-    `validation` is the name of the solid lines. A group of several runs is drawn as their mean and
-    the band that they span. A single group needs no name.
+    `validation` names the solid lines in the legend. A group of several runs is drawn as their mean
+    and a band from their lowest to their highest value. A single group is not named in the legend.
     """
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns

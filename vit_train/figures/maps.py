@@ -1,4 +1,4 @@
-"""Maps over images, galleries that contain them, and pictures of what a model has learned."""
+"""Maps over images, galleries of a task's pictures, and figures of attention and weights."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def draw_maps(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) beside copies overlaid with their maps, (N,G,G) or (N,M,G,G).
 
-    A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
+    Each map is scaled from 0 to its highest value, and each cell of a map has one color.
     """
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
@@ -33,7 +33,7 @@ def draw_maps(
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:
-    """Return the uint8 images (N,3,S,S) in gray, under the colors of their maps (N,G,G)."""
+    """Return the uint8 images (N,3,S,S) in gray, overlaid with the colors of their maps (N,G,G)."""
     images, maps = images.cpu().float(), maps.cpu().float()
     values = maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
     values = F.interpolate(values.unsqueeze(1).clamp(0, 1), images.shape[2:])  # (N,1,S,S)
@@ -44,7 +44,7 @@ def covered(images: Tensor, maps: Tensor) -> Tensor:
 
 
 def joined(pictures: Sequence[Tensor]) -> Tensor:
-    """Join several pictures of each of N images, uint8 (N,3,S,S), separated by white lines."""
+    """Join several pictures (N,3,S,S), uint8, of N images side by side, divided by white lines."""
     line = max(1, pictures[0].shape[-1] // 32)
     return torch.cat([F.pad(each, (0, line), value=255) for each in pictures], 3)[..., :-line]
 
@@ -54,7 +54,7 @@ IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.77
 
 
 def gallery_size(task: Task, model: nn.Module) -> int:
-    """Return the number of images to draw: 0 if the attention for one needs too much memory."""
+    """Return the number of images to draw: 0 if one image's attention needs too much memory."""
     most = min(IMAGES, images_across(task) * ROWS)
     return min(most, images_at_once(model)) if isinstance(model, VisionTransformer) else most
 
@@ -111,8 +111,8 @@ def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
 def mosaic(positions: Tensor) -> Tensor:
     """Arrange the cosine similarities of positions (N,D) as a G×G grid of maps, one per patch.
 
-    The map at a patch's place has G×G cells: the patch's similarities to all patches, each at its
-    place. Lines of NaN separate the maps, so each side of the result has length G·(G + 1) − 1.
+    The map in row i and column j shows the similarity of the patch in that place to each of the G×G
+    patches. Lines of NaN separate the maps, so each side of the result has length G·(G + 1) − 1.
     """
     directions, grid = F.normalize(positions, dim=1), math.isqrt(len(positions))
     alike = directions @ directions.t()
@@ -127,7 +127,7 @@ MOST_PLACES = 48**2
 
 @torch.no_grad()
 def draw_positions(encoder: Encoder) -> Figure:
-    """Draw the first table of absolute positions and the similarities of the patches' positions.
+    """Draw the first table of absolute positions, and the similarity of every two patches.
 
     The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """

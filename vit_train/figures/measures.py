@@ -25,7 +25,7 @@ NO_IMAGES = "#ececec"  # The color of a true class without images: its shares ar
 
 
 def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
-    """Draw the confusion matrix: the share of each true class (row) by predicted class (column)."""
+    """Draw the confusion matrix: the share of each true class (row) predicted as each class."""
     together = -(-len(classes) // MOST_CELLS)
     matrix = confusion_matrix(predictions, together)
     images = matrix.sum(axis=1, keepdims=True)
@@ -68,10 +68,10 @@ def class_reports(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return each class's measures, in order, and their macro and weighted averages.
 
-    `precision` is the share of the images `predicted` as a class that belong to it; `recall`, the
-    share of the class's `support` images that are predicted as it; `f1`, their harmonic mean; 0/0
-    counts as 0. As in scikit-learn, classes that occur neither as labels nor as predictions are
-    left out of the averages.
+    `support` counts the images labeled as the class; `predicted`, those predicted as the class.
+    `precision` is the correct share of `predicted`; `recall`, the correct share of `support`; `f1`,
+    the harmonic mean of precision and recall; 0/0 counts as 0. As in scikit-learn, the averages
+    leave out classes that occur neither as labels nor as predictions.
     """
     right, taken = predictions.hits, predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)
@@ -97,10 +97,10 @@ COLDEST, HOTTEST = 0.1, 10.0
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
-    """Sort images by confidence into bins of equal width, each open below and closed above.
+    """Sort images by confidence into bins of equal width, which include their upper limit only.
 
-    Return the number of images, the mean confidence and the accuracy in each bin, (BINS,) each; the
-    means of an empty bin are 0.
+    Return the number of images, the mean confidence and the accuracy in each bin, (BINS,) each. The
+    confidence and accuracy of an empty bin are 0.
     """
     number = np.ceil(np.nan_to_num(predictions.confidence) * BINS).astype(int) - 1
     count, confidence, correct = (
@@ -113,7 +113,7 @@ def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
 def calibration_error(predictions: Predictions) -> float:
     """Return the expected calibration error (Guo et al. 2017).
 
-    It is the mean |accuracy − confidence| over the bins, weighted by their images.
+    This is the mean of |accuracy − confidence| over the bins, weighted by number of images.
     """
     count, confidence, accuracy = binned(predictions)
     return float((count * np.abs(accuracy - confidence)).sum() / max(1, count.sum()))
@@ -143,10 +143,11 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
 
 
 def fitted_temperature(predictions: Predictions) -> float:
-    """Return the T for which softmax(logits / T) has the least cross-entropy (Guo et al. 2017).
+    """Return the temperature T for which softmax(logits / T) has the least cross-entropy.
 
-    The loss is convex in 1/T, so bisection between COLDEST and HOTTEST finds the zero of its
-    derivative, the mean of E[logit] − logit of the label.
+    From Guo et al. 2017. The loss is convex in 1/T, so bisection between COLDEST and HOTTEST finds
+    the zero of the loss's derivative: the mean difference between the expected and the label's
+    logit.
     """
 
     def slope(inverse: float) -> float:
@@ -170,8 +171,8 @@ FEWEST = 20
 def accuracy_of_surest(predictions: Predictions) -> Floats:
     """Return the accuracy on the n images of the highest confidence, for n = 1 … N: (N,).
 
-    Images of equal confidence are averaged: each counts as a mixture of all of them (El-Yaniv &
-    Wiener 2010).
+    Each image counts with the mean accuracy of all images of the same confidence (El-Yaniv & Wiener
+    2010).
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count
@@ -180,7 +181,7 @@ def accuracy_of_surest(predictions: Predictions) -> Floats:
 
 
 def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
-    """Draw the accuracy on the images with the highest confidence, for every number of images."""
+    """Plot the accuracy on the most confident predictions against the share of images kept."""
     accuracy = accuracy_of_surest(predictions)
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     figure, axes = chart(5.6, 4)
@@ -193,11 +194,11 @@ def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
             # Beside the falling curve, on the side with more room.
             side, offset = ("right", (-7, -11)) if x > 50 else ("left", (6, 4))
             axes.annotate(
-                f"{100 * wanted:.0f} % right on {x:.0f} %", (x, y), offset, ha=side,
+                f"{100 * wanted:.0f} % accuracy on {x:.0f} % of images", (x, y), offset, ha=side,
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
     axes.set(
-        xlabel="images kept, most certain first, %", ylabel="accuracy on them, %",
+        xlabel="images kept, most certain first, %", ylabel="accuracy on kept images, %",
         xlim=(0, 100), ylim=(max(0, 100 * min(accuracy[len(accuracy) // 50 :]) - 5), 101),
     )  # fmt: skip
     return figure
@@ -217,14 +218,14 @@ FIGURES: dict[str, Callable[[Predictions, Sequence[str]], Figure]] = {
 
 
 def all_values(result: Evaluation) -> dict[str, float]:
-    """Return the result's own numbers and, for a classifier, all NUMBERS."""
+    """Return the result's own values and, for a classifier, also the metrics in NUMBERS."""
     if not isinstance(result, Classification):
         return result.values
     return result.values | {name: number(result.predictions) for name, number in NUMBERS.items()}
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
-    """Return the numbers of a result, without predictions for single images."""
+    """Return all values of a result except the predictions for single images."""
     numbers = {
         key: each for key, each in vars(result).items() if key not in ("predictions", "best_by")
     }
@@ -236,9 +237,9 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 def figures(
     result: Evaluation, images: Tensor, classes: Sequence[str], names: Sequence[object]
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield all FIGURES, and the mistakes among uint8 images (N,3,S,S), with their names.
+    """For a classifier, yield (name, figure) for all FIGURES and for a sheet of its mistakes.
 
-    `names` are those of the images.
+    `images` is uint8 (N,3,S,S); `names` are the images' names.
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():

@@ -36,11 +36,11 @@ def draw_sheet(
     side: float = SIDE,
     legend: str = "",
 ) -> Figure:
-    """Draw sections of images, all of the same shape, below their titles, if any.
+    """Draw images in sections, each below its title, if any.
 
-    Their height is `side` in inches. With a `legend`, a color scale for the maps is added. All
-    images share one Axes, whose units are inches from the upper left corner: a separate Axes for
-    each image would take a second to lay out.
+    All images have the same shape, and are `side` inches high. A `legend` adds a color scale for
+    the maps. All images share one Axes, whose units are inches from the upper left corner: a
+    separate Axes for each image would take a second to lay out.
     """
     labeled = [each for part in sections.values() for each in part]
     lines = max((len(lines) for _, lines in labeled), default=0)
@@ -94,7 +94,7 @@ def class_line(who: str, name: str, chance: float, color: str = "black") -> tupl
 
 
 def fitted(before: str, name: str, after: str = "") -> str:
-    """Return a line with as much of the name's beginning as fits below an image."""
+    """Return a line that fits below an image, with the end of the name cut off if necessary."""
     name = printable(name)[:99]  # no more of a longer name could fit
     line, kept = f"{before}{name}{after}", len(name)
     while sum(map(width, line)) > SIDE and kept > 1:
@@ -155,9 +155,9 @@ def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
 def draw_mistakes(
     predictions: Predictions, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S), each with its true and its predicted class, and with its file.
+    """Draw the most wrong and the least sure predictions for uint8 images (N,3,S,S).
 
-    A name that is only a number does not lead to a file, so it is left out.
+    Below each image are its true and predicted class, and its name unless that is only a number.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
     sections = {

@@ -1,4 +1,4 @@
-"""The config files of timm and Hugging Face: reading facts about a model, and writing them."""
+"""The config files of timm and Hugging Face: read facts about a model, or write the files."""
 
 import math
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ EPS, CLIP_EPS = 1e-6, 1e-5
 
 
 def timm_facts(files: Files) -> Facts:
-    """Return the facts in config.json, as in timm's models on the Hugging Face Hub."""
+    """Return the facts in the config.json of a timm model on the Hugging Face Hub."""
     config = files["config.json"]
     if not config:
         return Facts()
@@ -144,7 +144,7 @@ def hf_facts(files: Files) -> Facts:
 
 
 def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the two files from which from_pretrained builds a model and its preprocessing."""
+    """Return the files from which Hugging Face builds a model and its preprocessing."""
     channels, size, _ = about["image_shape"]
     model = {
         "architectures": ["ViTForImageClassification"],

@@ -69,7 +69,7 @@ def require_format_holds(model: Deployed, name: str) -> None:
 
 
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield images, uint8 (N,C,S,S), with a name: random ones and, if present, test images."""
+    """Yield named sets of images, uint8 (N,C,S,S): random and, if present, test images."""
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
@@ -84,7 +84,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
 def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     """Compare an export's predictions with the model's; describe the result in words.
 
-    Raise ValueError if they differ by more than rounding.
+    Raise ValueError if the predictions differ by more than rounding error.
     """
     normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
     expected = torch.cat([model.original(normalize(batch)) for batch in batches])
@@ -92,8 +92,8 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     taken = batches if model.normalize else map(normalize, batches)
     same, difference = agreement(expected, torch.cat(list(map(answer, taken))))
     figures = (
-        f"the same top-1 on {same:,} of {len(images):,} {name}, logits to {difference:.1e} of the "
-        "largest"
+        f"the same top-1 on {same:,} of {len(images):,} {name}, relative logit error "
+        f"{difference:.1e}"
     )
     if same < len(images) or difference > TOLERANCE:
         raise ValueError(
@@ -105,10 +105,10 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 
 
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
-    """Return the number of images with equal predictions, and the difference of the logits (N,K).
+    """Compare logits (N,K): return how many predicted classes agree, and the largest difference.
 
-    Classes whose logits differ only by rounding error count as equal. The difference is the largest
-    one, relative to the largest logit.
+    The difference is relative to the largest logit. A predicted class also counts as agreeing if
+    its expected logit is within rounding error of the highest.
     """
     chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
     same = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
@@ -165,7 +165,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
 
 
 def results(meta: Meta) -> list[str]:
-    """Return the card's lines on training and test; [] if the run has no summary."""
+    """Return the model card's lines about training and test results; [] without a summary."""
     try:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")

@@ -1,4 +1,4 @@
-"""The formats of `vit-export`: the content of each, and how it is opened again for checking.
+"""The formats of `vit-export`: how a model is written, and reopened for checking.
 
 To add a format, add a line to FORMATS_BY_NAME; its name becomes a choice of ExportConfig.format.
 """
@@ -38,7 +38,7 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Deployed:
-    """A trained classifier, and its copy with PyTorch's kernels, which every format supports.
+    """A trained classifier, and a copy of it that every format can represent.
 
     With `normalize`, the exported model takes uint8 images; otherwise, normalized float32 images.
     """
@@ -50,7 +50,7 @@ class Deployed:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return the metadata of the weights: settings, classes, preprocessing, provenance.
+        """Return the metadata to export: settings, classes, preprocessing and provenance.
 
         Paths on the machine that trained the model are left out.
         """
@@ -76,7 +76,7 @@ class Deployed:
 
 
 def deployed(trained: Trained, normalize: bool) -> Deployed:
-    """Return a classifier with PyTorch's kernels; raise ValueError for other models."""
+    """Prepare a classifier for export; raise ValueError for other models."""
     meta = trained.meta
     if not meta.task.needs_labels:
         raise ValueError(f"task={meta.config.task.name}: only classifiers can be exported")
@@ -94,7 +94,7 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its content, and how it is opened."""
+    """An export format: how a model is written and reopened."""
 
     # The suffix of its file name; "" for a folder.
     suffix: str
@@ -120,9 +120,10 @@ class Format:
         return self.layout.refused(plain_config(model.fused))
 
     def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
-        """Write the model and its card, which `check` returns for the opened export.
+        """Write the model and its card.
 
-        Pass on any error that `check` raises, and leave no files in that case.
+        `check` takes the reopened export and returns the card; if it raises an error, no files
+        remain.
         """
         with refusals("the format cannot represent"):
             content = self.content(model)
@@ -147,7 +148,7 @@ class Format:
 
 @contextlib.contextmanager
 def refusals(problem: str) -> Iterator[None]:
-    """If a library fails in the block, for any reason, raise ValueError: "`problem` this model"."""
+    """Turn any error in the block into a ValueError that begins with "`problem` this model"."""
     try:
         yield
     except Exception as error:
@@ -155,7 +156,7 @@ def refusals(problem: str) -> Iterator[None]:
 
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
-    """Return the program from images (N,C,S,S), with any number N, to logits (N,K)."""
+    """Export the model as a program from images (N,C,S,S), for any N, to logits (N,K)."""
     parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
@@ -210,7 +211,7 @@ def reopened(path: Path, model: Deployed) -> Answer:
 
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
-    """Return the files of a library's folder: the weights, and the library's config files."""
+    """Return the files of a folder that a library can open: weights and config files."""
     assert isinstance(model.fused, VisionTransformer)
     files = layout.files(plain_config(model.fused), model.about)
     contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}

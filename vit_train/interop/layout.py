@@ -22,7 +22,7 @@ LAYER_SCALE = 1e-5
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model from a library's config files; all others follow from the weights."""
+    """Facts about a model from a library's config files; the weights show all other facts."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Layout:
-    """A library's layout of the weights."""
+    """A library's names and shapes for the weights, and the settings that it supports."""
 
     # The library's name, as in "timm's layout".
     name: str
@@ -56,7 +56,7 @@ class Layout:
     pack: Callable[[State], State] = dict
 
     def table(self, depth: int) -> dict[str, tuple[str, ...]]:
-        """Return all names for a model with this many blocks: this program's, and the library's."""
+        """Map this program's names for a model with `depth` blocks to the library's names."""
         found = {}
         for ours, names in self.names.items():
             theirs = (names,) if isinstance(names, str) else names
@@ -81,7 +81,7 @@ class Layout:
                     parts = [theirs.pop(name) for name in names]
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
         except (RuntimeError, IndexError) as error:
-            raise Refused(f"its weights do not have the shapes of {self.name}'s") from error
+            raise Refused(f"its weights do not have {self.name}'s shapes") from error
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
                 "it has weights that do not exist in this program's Vision Transformer: "
@@ -109,11 +109,11 @@ class Layout:
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the settings of `model` that follow from the weights.
 
-    Raise Refused if they are not the weights of a Vision Transformer.
+    Raise Refused if the weights are not those of a Vision Transformer.
     """
     needed = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
     if not all(key in state for key in needed):
-        raise Refused("it lacks whole blocks or the patch embedding")
+        raise Refused("it lacks complete blocks or the patch embedding")
     patches, hidden = state[needed[0]], state[needed[2]]
     if patches.ndim != 4 or hidden.ndim != 2 or patches.shape[2] != patches.shape[3]:
         raise Refused("its patches are not square, or its layers are not matrices")

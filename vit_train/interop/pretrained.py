@@ -71,9 +71,9 @@ class Pretrained:
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
-    """Read the model that `init_from=source` names, for a model with the config `wanted`.
+    """Read the model that `init_from=source` names, to start a model with the config `wanted`.
 
-    Raise ValueError if it does not exist, or is not a Vision Transformer of this kind.
+    Raise ValueError if the source does not exist, or cannot be used for that model.
     """
     try:
         if source.startswith(TIMM):
@@ -89,7 +89,7 @@ def from_run(source: str) -> Pretrained:
     model, meta = load(source)
     encoder = encoder_of(model)
     if encoder is None:
-        raise Refused("only a Vision Transformer can start from another Vision Transformer")
+        raise Refused("this model is not a Vision Transformer, so its weights cannot be used")
     return Pretrained(
         layout="",
         state=encoder.state_dict(),
@@ -129,7 +129,7 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     try:
         timm = import_module("timm")
     except ImportError as error:
-        raise Refused("this needs timm: pip install -e '.[timm]' in the checkout") from error
+        raise Refused("timm is not installed: pip install -e '.[timm]' in the checkout") from error
     try:
         model = timm.create_model(name, pretrained=True)
         facts = built_facts(model)
@@ -140,17 +140,17 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
-    """Convert a library's model to one of this program; raise Refused if that is impossible."""
+    """Convert a library's weights and facts to this program's; raise Refused if impossible."""
     ours, left = layout.to_ours(state)
     shown = described(ours)
     if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
-        raise Refused("it classifies all its tokens together, not the class token alone")
+        raise Refused("its head reads all tokens, not the class token alone")
     common = {name: values[0] for name, values in layout.holds.items() if len(values) == 1}
     known = common | dict(facts.settings)
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
-        raise Refused("its config.json lacks the number of heads or the eps")
+        raise Refused("its config.json lacks the number of heads or LayerNorm's eps")
     config = replace(wanted, **settings)
     ours = numbers(ours)
     require_whole(ours, config, image_size(ours, config))
@@ -170,7 +170,7 @@ def assumptions(
 ) -> dict[str, Any]:
     """Return values for the settings that do not follow from the weights.
 
-    These are the wanted values or, if not set, the library's defaults.
+    Take them from `wanted` where possible; otherwise, use the library's usual values.
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0
@@ -185,7 +185,7 @@ def assumptions(
 
 
 def image_size(state: State, config: ViTConfig) -> int:
-    """Return the image size that the positions imply; raise Refused if no square image fits."""
+    """Return the image size implied by the positions; raise Refused if no square image fits."""
     if config.positions == "none":
         return config.patch_size
     tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
@@ -196,7 +196,7 @@ def image_size(state: State, config: ViTConfig) -> int:
 
 
 def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
-    """Raise Refused unless all of the model's weights are present; a head is optional."""
+    """Raise Refused unless the weights are exactly the model's; a head is optional."""
     head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
     model = on_meta(partial(build, config, shape, classes), config)

@@ -1,4 +1,4 @@
-"""Files of weights: finding them by path, and reading them without running any code."""
+"""Find files of weights by path, and read them without running any code."""
 
 import re
 import zipfile
@@ -26,7 +26,7 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file with weights at a path; None for a run's path or a missing one.
+    """Return the file of weights at `path`; None if `path` is a run, a checkpoint or missing.
 
     Raise Refused for a folder that contains neither weights nor a run.
     """
@@ -46,7 +46,7 @@ def weights_file(path: Path) -> Path | None:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the state dict in a file and, for safetensors, its metadata.
 
-    Raise Refused if there is none, or if it cannot be read without running code.
+    Raise Refused if the file has no state dict, or cannot be read without running code.
     """
     if zipfile.is_zipfile(path):
         return unwrapped(read_torch_file(path)), {}
@@ -61,7 +61,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_torch_file(path: Path) -> Any:
-    """Return the plain values and tensors that `torch.save` has written."""
+    """Read a file written by `torch.save`, allowing only plain values and tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -78,7 +78,7 @@ def read_torch_file(path: Path) -> Any:
 def unwrapped(content: Any) -> dict[str, Tensor]:
     """Find the state dict in a file's content, and remove wrappers' prefixes from its names.
 
-    Raise Refused if there is none.
+    Raise Refused if the content has no state dict.
     """
     for _ in WRAPPERS:  # not an endless loop, because a dictionary may contain itself
         if isinstance(content, Mapping):

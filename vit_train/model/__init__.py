@@ -1,4 +1,4 @@
 """The Vision Transformer and networks to compare it with, written from scratch.
 
-These modules import only `rng` from the rest of the package, for per-image dropout.
+From the rest of the package, these modules import only `base.rng` and `base.setting`.
 """

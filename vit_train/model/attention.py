@@ -40,8 +40,8 @@ def attend(
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-    On the devices in OUTER_BY_SUM, if this product or its gradients are outer products, it is
-    computed as a sum instead.
+    On a device in OUTER_BY_SUM, a product that is an outer product, or has one as its gradient, is
+    computed as a sum.
     """
     if a.device.type in OUTER_BY_SUM and 1 in (*a.shape[2:], b.shape[3]):
         return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
@@ -68,10 +68,10 @@ class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
     `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another
-    (column), at least once in every row; "causal" stands for the mask that `causal` makes.
-    `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others serve as keys and values,
-    but not as queries. `need_weights=True` also returns the probabilities (B,H,Q,T). Only the
-    written attention computes these, so it is then used whatever `kernels` says.
+    (column), at least once in every row; "causal" means the mask that `causal` returns.
+    `num_queries=Q` computes only the first Q tokens, (B,Q,D); the other tokens serve only as keys
+    and values. `need_weights=True` also returns the probabilities (B,H,Q,T), and uses `attend` for
+    any setting of `kernels`, because PyTorch's kernels do not return probabilities.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class Attention(nn.Module):
         return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Project to the parts `first` to `end` of queries, keys and values: each (B,H,T,Dh)."""
+        """Return parts [first:end] of queries, keys and values: each (B,H,T,Dh)."""
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
-        """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""
+        """Concatenate the heads' results and apply the output projection: (B,H,Q,Dh) → (B,Q,D)."""
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:

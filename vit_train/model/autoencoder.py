@@ -1,4 +1,4 @@
-"""Autoencoders, which predict images from parts of them, and their decoder."""
+"""Autoencoders, which predict an image from some of its patches, and their decoder."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,10 +15,10 @@ from vit_train.model.vit import Encoder, init_weights
 
 
 class DecoderBlock(nn.Module):
-    """A block: x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
+    """A decoder block of self-attention, cross-attention and MLP, each computing x + f(LN(x)).
 
-    Whatever the encoder's settings, it is pre-LN, without stochastic depth, and without norms of
-    queries and keys.
+    Whatever the encoder's settings, a decoder block is pre-LN, without stochastic depth, and
+    without norms of queries and keys.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -38,8 +38,8 @@ class DecoderBlock(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Apply the block to x: (B,N,D) → (B,N,D).
 
-        `memory` (B,T,D) holds the encoder's tokens; `mask` applies to the self-attention. The
-        second result is the self-attention and the cross-attention, None without `need_weights`.
+        `memory` (B,T,D) holds the encoder's tokens; `mask` applies to the self-attention. Also
+        return the self-attention and the cross-attention, both None without `need_weights`.
         """
         attended, own = self.self_attn(self.norm1(x), need_weights, mask=mask)
         x = x + self.dropout(attended)
@@ -49,9 +49,9 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder blocks applied to mask tokens, or to the preceding patches, plus positions.
+    """Decoder blocks, applied to mask tokens or to preceding patches, with positions added.
 
-    Positions are added once, before the first block, whatever `positions_at` says. Raises
+    Positions are added once, before the first block, whatever the value of `positions_at`. Raises
     ValueError unless `positions` are absolute.
     """
 
@@ -79,11 +79,10 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
-        Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs` (B,M,D)
-        are the embeddings of the last M patches; the result is then (B,M,D). Each of these patches
-        is predicted from those before it, the first one from the mask token. The second result is
-        each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T), None
-        without `need_weights`.
+        Without `inputs`, predict all patches at once, from N mask tokens. With `inputs` (B,M,D),
+        the embeddings of the last M patches, predict each of these M patches from those before it,
+        and the first one from a mask token: (B,M,D). Also return each layer's self-attention
+        (B,H,N,N) and cross-attention (B,H,N,T), both None without `need_weights`.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -130,12 +129,13 @@ class Autoencoder(nn.Module):
 class MaskedAutoencoder(Autoencoder):
     """Masked autoencoder: predicts all patches at once from the visible ones.
 
-    As in He et al. 2022 (arXiv:2111.06377, section 3), except for the decoder: there, the visible
-    patches stand among the mask tokens; here, the mask tokens, one for every patch, attend to them.
+    Follows He et al. 2022 (arXiv:2111.06377, section 3), except in the decoder. Their
+    decoder processes visible patches and mask tokens as one sequence; here, one mask token per
+    patch attends to the visible patches.
     """
 
     def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
-        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the `visible` patches (B,V).
+        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from those listed in `visible` (B,V).
 
         `return_attention` also returns the decoder's attention.
         """
@@ -180,8 +180,7 @@ class Autoregressor(Autoencoder):
     def generate(self, images: Tensor) -> Tensor:
         """Replace all but the given rows by predictions: (B,C,S,S) → (B,C,S,S).
 
-        Each patch is predicted from the given patches and the predictions before it; the patches
-        after it, not yet replaced, have no influence.
+        Each patch is predicted from the given patches and the predictions before it.
         """
         patches = patchify(images, self.patch_size).clone()
         for place in range(self.count):

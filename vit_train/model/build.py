@@ -1,4 +1,4 @@
-"""Building models from their settings, and their cost: parameters, arithmetic and memory.
+"""Build models from their settings, and compute their parameters, FLOPs and memory.
 
 To add a model, add a line to BUILDERS.
 """
@@ -38,9 +38,9 @@ class Flops:
 
 
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
-    """Return the bytes of all layers' attention, its gradients and their products, for one image.
+    """Return the bytes that `count_flops` and explanations need for one image's attention.
 
-    `count_flops` and explanations need this much.
+    For each layer, these are the attention, its gradient, and the product of the two.
     """
     if not isinstance(config, ViTConfig):
         return 0
@@ -50,7 +50,7 @@ def counting_bytes(config: ModelConfig, image_size: int) -> int:
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
     """Return the FLOPs of a model's matrix products for one image (C,S,S); a multiply-add is 2.
 
-    The states of the global random generators do not change.
+    Leave the state of the global random generator unchanged.
     """
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch", init="torch")
@@ -88,7 +88,7 @@ MOST_PATCHES = 2**15
 def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
     """Build the model on PyTorch's meta device, which holds shapes but no values.
 
-    Raise ValueError if the model is absurdly large.
+    Raise ValueError if the model is too large for any machine.
     """
     try:
         with torch.device("meta"):
@@ -103,7 +103,7 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
 
 
 def require_few_patches(config: ModelConfig, image_size: int) -> None:
-    """Raise ValueError if an image has more patches than attention can handle in a useful time."""
+    """Raise ValueError if an image has too many patches for attention in reasonable time."""
     if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
         raise ValueError(
             f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
@@ -140,8 +140,8 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 for PyTorch's kernels, which do not store it, except with relative positions and
-    (not counted here) with few tokens in bf16 on a CPU.
+    The result is 0 for PyTorch's kernels, which do not store the attention, unless positions are
+    relative. Training with few tokens in bf16 on a CPU also stores it, which is not counted.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

@@ -64,8 +64,8 @@ class ViTConfig(ModelConfig):
     )
     activation: str = setting(
         "gelu",
-        "Of the MLP: gelu, its approximation gelu_tanh, relu, silu, swiglu (half of the channels "
-        "gate the others), or one that your program registers.",
+        "The MLP's activation: gelu, its approximation gelu_tanh, relu, silu, swiglu (half of the "
+        "channels gate the others), or one that your program registers.",
     )
     pre_norm: bool = setting(
         True,
@@ -83,12 +83,14 @@ class ViTConfig(ModelConfig):
     stem: str = setting(
         "patches",
         "Conversion of the image to tokens: patches, each mapped linearly; normed_patches, "
-        "the same with a LayerNorm before and after; conv, two convolutions, for patches of "
-        "4.",
+        "the same with a LayerNorm before and after; conv, two convolutions (only with "
+        "patch_size=4).",
         choices=("patches", "normed_patches", "conv"),
     )
     patch_overlap: int = setting(
-        0, "Number of pixels by which patches overlap their neighbors on every side.", at_least=0
+        0,
+        "Number of pixels by which each patch extends into its neighbors on every side.",
+        at_least=0,
     )
     qk_norm: bool = setting(False, "Apply a LayerNorm to the queries and keys of each head.")
     layer_scale: float | None = setting(
@@ -101,7 +103,7 @@ class ViTConfig(ModelConfig):
         False, "Initialize the last layer of each residual branch to zero."
     )
     qkv_bias: bool = setting(True, "Add biases to the layers that make queries, keys and values.")
-    proj_bias: bool = setting(True, "Add a bias to the layer after attention.")
+    proj_bias: bool = setting(True, "Add a bias to attention's output projection.")
     mlp_bias: bool = setting(True, "Add biases to the MLP.")
     positions: str = setting(
         "learned",
@@ -134,8 +136,8 @@ class ViTConfig(ModelConfig):
     )
     drop_path: float = setting(
         0.0,
-        "Stochastic depth: probability of skipping a residual branch, from 0 in the first "
-        "block up to this value in the last.",
+        "Stochastic depth: probability of skipping a residual branch, rising from 0 in the "
+        "first block to this value in the last.",
         at_least=0,
         below=1,
     )
@@ -159,9 +161,9 @@ class ViTConfig(ModelConfig):
     )
     kernels: str = setting(
         "auto",
-        "LayerNorm, GELU and attention: written in this package (scratch) or PyTorch's "
-        "(fused and auto), which were faster on most CPUs measured. Both agree up to "
-        "rounding.",
+        "Implementation of LayerNorm, GELU and attention: this package's (scratch) or "
+        "PyTorch's (fused, auto), which was faster on most CPUs measured. The results agree "
+        "up to rounding.",
         choices=("auto", "scratch", "fused"),
     )
 
@@ -239,9 +241,9 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
-    """Return the settings of `one` that make its encoder's weights unusable in `other`.
+    """Return the settings that `other` must take from `one` to load `one`'s encoder weights.
 
-    They are written as on the command line, where they make `other` fit the weights.
+    They are written as on the command line: model.depth=4.
     """
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
     typed = {
@@ -262,7 +264,10 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return a Vision Transformer's config, as `what` needs; raise ValueError for other models."""
+    """Return the config if it is a Vision Transformer's.
+
+    Otherwise, raise ValueError, saying that `what` needs one.
+    """
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config

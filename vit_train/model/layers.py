@@ -21,7 +21,7 @@ class LayerNormFunction(torch.autograd.Function):
 
     Backward. With g = ∂L/∂x̂ = ∂L/∂y · w, and since
         ∂x̂ᵢ/∂xⱼ = (δᵢⱼ − 1/D − x̂ᵢ x̂ⱼ/D) / σ
-    (the 1/D comes from μ; x̂ᵢx̂ⱼ/D from ∂σ/∂xⱼ = x̂ⱼ/D), the sum over i is
+    (the 1/D comes from μ; x̂ᵢx̂ⱼ/D from ∂σ/∂xⱼ = x̂ⱼ/D), the sum Σᵢ gᵢ ∂x̂ᵢ/∂xⱼ is
         ∂L/∂xⱼ = (gⱼ − mean(g) − x̂ⱼ · mean(g · x̂)) / σ.
     The gradients of w and b are sums over all other axes: ∂L/∂w = Σ ∂L/∂y · x̂, ∂L/∂b = Σ ∂L/∂y.
     """
@@ -120,12 +120,15 @@ class LayerNorm(nn.Module):
 
 
 def norms_of(config: ViTConfig) -> Callable[[int], LayerNorm]:
-    """Return a factory for the model's LayerNorms; it takes their width."""
+    """Return a function that makes a LayerNorm of a given width with the config's settings."""
     return partial(LayerNorm, kernels=config.kernels, eps=config.eps, affine=config.norm_affine)
 
 
 class Dropout(nn.Module):
-    """Dropout (Hinton et al. 2012): zeros with probability `rate`, the rest times 1/(1 − rate)."""
+    """Dropout (Hinton et al. 2012): sets each value to 0 with probability `rate`.
+
+    The other values are scaled by 1/(1 − rate), so that the expectation does not change.
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -166,8 +169,8 @@ class DropPath(Dropout):
 def init_normal(parameter: nn.Parameter, std: float) -> None:
     """Draw from N(0, std²), in place.
 
-    On the meta device, where tensors have shapes but no values, this does nothing, because the call
-    would make PyTorch load its compiler, which takes two seconds.
+    Do nothing on the meta device, where tensors have no values: drawing there would make PyTorch
+    load its compiler, which takes two seconds.
     """
     if not parameter.is_meta:
         nn.init.normal_(parameter, std=std)
@@ -188,8 +191,8 @@ class PreHead(nn.Sequential):
 class Head(nn.Linear):
     """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
 
-    This holds even under autocast: in half precision, two classes could get the same logit for some
-    images, and the prediction would be undecided.
+    Autocast does not lower the precision, because in half precision two classes could get the same
+    logit for some images, which would leave the prediction undecided.
     """
 
     is_head = True
@@ -224,7 +227,8 @@ GATED = {"swiglu"}
 class Mlp(nn.Module):
     """Two linear layers with an activation between: (B,T,D) → (B,T,F) → (B,T,D).
 
-    For a gated activation, the first layer has 2·F outputs. Raises ValueError for an unknown one.
+    For a gated activation, the first layer has 2·F outputs. Raises ValueError for an unknown
+    activation.
     """
 
     def __init__(self, config: ViTConfig) -> None:

@@ -1,4 +1,4 @@
-"""Patches: cutting images into them, and embedding them as tokens."""
+"""Cut images into patches, and embed patches as tokens."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ def patchify(images: Tensor, patch_size: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
-    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
+    """Join patches into images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
     size = round(patches.shape[1] ** 0.5) * patch_size
     return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
 
@@ -32,10 +32,11 @@ def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
 class PatchEmbed(nn.Module):
     """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
 
-    Cutting P×P patches and mapping each linearly equals a P×P convolution with stride P, and the
-    weights are stored as such; a single matrix product is faster. With an overlap, patches extend
-    further on every side. The stem "normed_patches" adds a LayerNorm before and after the linear
-    map, from Kumar et al. 2023 (dual PatchNorm, arXiv:2302.01327).
+    A linear map of P×P patches equals a P×P convolution with stride P. The weights are stored like
+    the convolution's, but applied as one matrix product, which is faster. With `patch_overlap`,
+    patches extend into their neighbors on every side. The stem "normed_patches" adds a
+    LayerNorm before and after the linear map, from Kumar et al. 2023 (dual PatchNorm,
+    arXiv:2302.01327).
     """
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:

@@ -1,11 +1,11 @@
-"""Positions: those of Dosovitskiy et al. 2021 (appendix D.4), fixed sinusoids, and rotary ones.
+"""Position embeddings: those of Dosovitskiy et al. 2021 (appendix D.4), sinusoids, rotations.
 
 Each class defines its initialization, its resizing to another image size, and the widths it
 supports. Absolute positions are added to the tokens; attention positions act inside every attention
 layer. The class token, if any, comes first. It has no place in the grid of patches, so
 two-dimensional tables give it a separate vector (learned) or zeros (fixed).
 
-A new kind is a subclass of AbsolutePositions or AttentionPositions, and a line in POSITIONS.
+To add a kind, write a subclass of AbsolutePositions or AttentionPositions, and a line in POSITIONS.
 """
 
 import math
@@ -42,7 +42,7 @@ class PositionEmbedding(nn.Module):
             init_normal(parameter, std)
 
     def resized(self, state: State) -> State:
-        """Fit the state dict of positions on another grid to this grid.
+        """Convert the state dict of positions on another grid to this grid.
 
         Raise ValueError if that is impossible.
         """
@@ -99,7 +99,7 @@ class LearnedTable(Table):
 
 
 class LearnedTable2D(AbsolutePositions):
-    """Learned 2-D positions: a D/2 vector per column and one per row, concatenated."""
+    """Learned 2-D positions: a vector (D/2,) for the column and one for the row, concatenated."""
 
     width_multiple = 2
 
@@ -130,7 +130,7 @@ class LearnedTable2D(AbsolutePositions):
 class Sinusoidal(Table):
     """1-D sinusoids over all tokens in order.
 
-    They are not learned but saved with the weights, so that they can also be resized.
+    The table is fixed, but saved with the weights so that it can be resized.
     """
 
     width_multiple = 2
@@ -223,7 +223,7 @@ class Rotary2D(AttentionPositions):
         return self.turned(q), self.turned(k)
 
     def turned(self, x: Tensor) -> Tensor:
-        """Rotate the first tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
+        """Rotate the queries or keys of the first Q tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
         count = x.shape[2]
         return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
 
@@ -242,7 +242,7 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 def make_positions(
     kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
 ) -> Kind | None:
-    """Make the positions that the config selects; return None if they are not of this kind.
+    """Make the positions that the config selects; return None if their class is not `kind`.
 
     Raise ValueError for unknown positions, or if they do not fit the rest of the config.
     """

@@ -34,9 +34,10 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     """Initialize all weights in `module` according to the config's `init`.
 
     xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
-    and value count as one layer, not three, as in PyTorch's MultiheadAttention. Patches count as
-    flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention resembles
-    trained attention. torch: linear layers keep PyTorch's default. Positions initialize themselves.
+    and value count as one layer, as in PyTorch's MultiheadAttention. The patch embedding counts as
+    a linear layer with a fan-in of P²·C. mimetic: the same, but attention resembles trained
+    attention. torch: linear layers keep PyTorch's default. Each kind of positions initializes its
+    own weights.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
@@ -56,11 +57,11 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
 
 @torch.no_grad()
 def init_mimetic(attention: Attention) -> None:
-    """Make products of weights like those of trained models (arXiv:2305.09828).
+    """Initialize attention so that products of its weights resemble those in trained models.
 
-    W_q W_kᵀ of each head is close to a positive multiple of the identity, W_v W_o of all heads
-    together to a negative one. Here W acts on rows, x W, so it is the transpose of a linear layer's
-    weight.
+    Follows arXiv:2305.09828. W_q W_kᵀ of each head is close to a positive multiple of the identity;
+    W_v W_o of all heads together is close to a negative multiple. Each W multiplies rows, x W, so
+    it is the transpose of a linear layer's weight.
     """
     query, key, value = attention.qkv.weight.chunk(3)
     dim = len(query)
@@ -122,7 +123,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Apply the block: (B,T,D) → (B,T,D), or only the first `num_queries` tokens.
 
-        The second result is the attention, or None without `need_weights`.
+        Also return the attention, or None without `need_weights`.
         """
         attended, weights = self.attn(
             self.norm1(x) if self.pre_norm else x, need_weights, num_queries, mask
@@ -195,7 +196,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Apply all blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T).
 
-        The attention is returned only with `need_weights`; otherwise its list is empty.
+        The list of attention is empty without `need_weights`.
         `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
         are the positions of x's tokens in the image; None means all positions in order.
         """
@@ -225,7 +226,7 @@ class Encoder(nn.Module):
 
 
 def gather(x: Tensor, indices: Tensor | None) -> Tensor:
-    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself if None."""
+    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); return x for None."""
     if indices is None:
         return x
     return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))

@@ -20,7 +20,7 @@ CSV_BYTES = 30_000_000
 
 @dataclass
 class Group:
-    """Runs that differ only in seed and cross-validation fold, one run for each."""
+    """Runs that differ only in seed or cross-validation fold, one for each combination."""
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Group:
     label_keys: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[Any]:
-        """Return the value at `path` in each run's summary, for runs that have such a value."""
+        """Return the value at `path` in each run's summary, leaving out runs without one."""
         found: list[Any] = self.runs
         for key in path:
             found = [each.get(key) if isinstance(each, dict) else None for each in found]
@@ -36,9 +36,9 @@ class Group:
 
     @property
     def stages(self) -> list[dict[str, Any]]:
-        """Return the stages of all runs: several if commit or machine changed when resuming.
+        """Return the stages of all runs, each with a commit and a machine.
 
-        Each stage has a commit and a machine.
+        A run has several stages if it was resumed with another commit or on another machine.
         """
         return [each for run in self.runs for each in (*run.get("earlier", ()), run)]
 
@@ -50,7 +50,7 @@ class Group:
         return f"{', '.join(map(str, present))} of {total[0]}" if present else ""
 
     def last_epochs(self, column: str) -> list[float]:
-        """Return the column's last value in each run's metrics.csv; [] if one file is missing."""
+        """Return the column's last value in each run's metrics.csv; [] if any file is missing."""
         curves = [run.get("curve") for run in self.runs]
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
@@ -63,7 +63,7 @@ class Group:
 
 
 def short_name(key: str) -> str:
-    """Shorten a key: model.positions → positions; a `name` keeps its group: model.name → model."""
+    """Shorten a key to its last part, or `name` to its group: model.name → model."""
     group, _, last = key.rpartition(".")
     return group if last == "name" else last
 
@@ -76,7 +76,7 @@ def short_value(value: Any) -> str:
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the summaries of finished runs in these folders and files.
 
-    Raise ValueError if a path does not exist, or if there is no such summary.
+    Raise ValueError if a path does not exist, or if there is no finished run.
     """
     summaries: dict[Path, dict[str, Any]] = {}
     for path in paths:
@@ -87,14 +87,14 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
             if summary is not None:
                 summaries.setdefault(file.resolve(), summary)
     if not summaries:
-        raise ValueError(f"no finished run's {SUMMARY} in {', '.join(map(str, paths))}")
+        raise ValueError(f"found no {SUMMARY} of a finished run in {', '.join(map(str, paths))}")
     return list(summaries.values())
 
 
 def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
     """Return a summary with its run's curve; None for unfinished runs and other files.
 
-    Raise Refused for a damaged file if it is `required`; otherwise skip it.
+    Raise Refused if a `required` file is damaged; skip any other damaged file.
     """
     try:
         content = read_json(file)
@@ -111,7 +111,7 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
         advice = (
             ""
             if ended
-            else f". Unless it is training now, finish it with: {resume_command(file.parent)}"
+            else f". Unless it is still training, finish it with: {resume_command(file.parent)}"
         )
         logger.warning(printable(f"left out ({content['status']}): {file.parent}{advice}"))
         return None
@@ -137,7 +137,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the name of the split on which these runs' curves were measured."""
+    """Return the name of the split on which the validation curves were measured."""
     on_test = all(summary.get("selected_on") == "test" for summary in summaries)
     return "test, each epoch" if on_test else "validation"
 
@@ -169,7 +169,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 
 
 def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Return a minimal subset of the keys that distinguishes as many groups as all keys."""
+    """Return a minimal subset of the keys that distinguishes as many groups as all keys do."""
 
     def count(chosen: Sequence[str]) -> int:
         return len({values_of(settings, chosen) for settings in flat})
@@ -185,11 +185,11 @@ def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[st
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    Settings newer than the run get their default; the precision is the one that was used, or
-    several if the run was resumed in another precision.
+    Settings that are newer than the run get their defaults. The precision is the one that was used,
+    or all that were used if it changed when resuming.
 
-    If the run extends another, the other's number of epochs and recipe are included, but not its
-    folder, which differs by seed.
+    If the run extends an earlier run, include the earlier run's number of epochs and recipe, but
+    not its folder, which differs by seed.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
@@ -212,7 +212,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest run of each seed and fold, in order; on the same day, the last by path.
+    """Return the newest run of each seed and fold, sorted; of one day's runs, the last by path.
 
     Counting repetitions would make the spread look too small.
     """
@@ -221,7 +221,7 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
         if place in newest:
             logger.warning(
-                printable(f"skipped because {run['file']} repeats it: {newest[place]['file']}")
+                printable(f"skipped {newest[place]['file']}, which {run['file']} repeats")
             )
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
@@ -237,6 +237,6 @@ def spelled(value: Any) -> str:
 
 
 def numbers_first(value: Any) -> tuple[bool, float, str]:
-    """Return a sort key: numbers by size, then words."""
+    """Return a sort key that puts numbers in order of size, and before words."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, value if number else 0, str(value))

@@ -25,7 +25,7 @@ PLOTS = ("results.png", "images.png", "curves.png")
 
 @dataclass(frozen=True)
 class Measure:
-    """The measure for comparing runs: its name in a summary, its titles, and its format."""
+    """A measure for comparing runs: its name in a summary, its titles, and its format."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ LOSS = Measure("loss", "test loss of the final weights", "{} loss, {}", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
-    """Return accuracy, or loss if no run has accuracy; raise ValueError if only some have it."""
+    """Return accuracy, or loss if no run has accuracy; raise ValueError if only some runs do."""
     classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
     if len(classify) > 1:
         raise ValueError(
@@ -65,7 +65,7 @@ def common_measure(groups: Sequence[Group]) -> Measure:
 def interval(group: Group) -> str:
     """Format the 95 % interval of test accuracy, or of its mean over several runs.
 
-    The text is empty for runs without accuracy, and for folds: these share most of their training
+    Return "" for runs without accuracy, and for several folds: folds share most of their training
     images, so an interval from their spread would be too narrow.
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
@@ -132,14 +132,14 @@ def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[st
 
 
 def balanced(group: Group) -> list[float]:
-    """Return the balanced test accuracies of the final weights; [] if classes are even in size."""
+    """Return the final weights' balanced test accuracies; [] if the classes have similar sizes."""
     counts = group.values("test", "final", "per_class_count")
     uneven = any(is_uneven(count) for count in counts if count)
     return group.values("test", "final", "balanced_acc") if uneven else []
 
 
 def tflop(group: Group) -> str:
-    """Return the runs' mean number of TFLOP; "" if a summary lacks it."""
+    """Return the mean training TFLOP of the runs; "" if a summary lacks it."""
     values = group.values("training_tflop")
     if len(values) < len(group.runs):
         return ""
@@ -149,7 +149,7 @@ def tflop(group: Group) -> str:
 def seconds_in_steps(group: Group) -> list[float]:
     """Return the seconds that each run spent in training steps; [] if a curve lacks them.
 
-    This leaves out the time before the first step, reports, validation and the test.
+    Reports, validation, the test, and the time before the first step are not counted.
     """
     curves = [run.get("curve") or [{}] for run in group.runs]
     if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
@@ -176,13 +176,13 @@ def minutes(seconds: Sequence[float]) -> str:
 
 
 def machine(run: dict[str, Any], *keys: str) -> str:
-    """Return the first of these facts about a run's machine that its summary has, or ""."""
+    """Return the first fact among `keys` that a summary has about the machine, or ""."""
     facts = run.get("machine") or {}
     return next((str(facts[key]) for key in keys if facts.get(key)), "")
 
 
 def short_commit(run: dict[str, Any]) -> str:
-    """Return the first digits of the run's commit, with "+" if the checkout had changes."""
+    """Return the first digits of the run's commit, with "+changes" for a changed checkout."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"
 
@@ -194,9 +194,9 @@ def each_once(texts: Iterable[str]) -> str:
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     """Return the plots by file name.
 
-    results.png shows the final results. images.png, for runs with at least three numbers of
-    training images, shows the results by that number. curves.png shows the training curves if each
-    run has its metrics.csv.
+    results.png shows the final results. images.png shows the results by number of training images,
+    if there are at least three such numbers. curves.png shows the training curves, if every run has
+    its metrics.csv.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
     ends = [
@@ -215,7 +215,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return the results by number of training images: a series for each set of other settings."""
+    """Return results by number of training images, in a series per choice of other settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})
@@ -225,7 +225,7 @@ def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series
 
 
 def require_complete(run: dict[str, Any]) -> None:
-    """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
+    """Raise ValueError, naming the file, if a summary lacks a number that tables or plots need."""
     try:
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
             table([group])
@@ -243,9 +243,9 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
 
 
 def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
-    """Write results.md and the plots that can be drawn; return the table and their folder.
+    """Write results.md and all possible plots into a folder; return the table and the folder.
 
-    The folder is `out` or, without it, the folder given or the one that contains all paths.
+    Without `out`, use the folder given or, for several paths, the folder that contains all of them.
     """
     groups = read_groups(paths)
     out = out or folder_beside(paths)
@@ -260,7 +260,7 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:
-    """Return the folder given, or the one that contains all paths."""
+    """Return the single folder given or, for other paths, the folder that contains them all."""
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
     parent = os.path.commonpath([path.parent.resolve() for path in paths])

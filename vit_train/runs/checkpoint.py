@@ -116,7 +116,7 @@ class Checkpoint(TrainerState, Facts):
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint from an existing file; raise Refused if it contains none."""
+    """Read a checkpoint from an existing file; raise Refused if it is not a valid checkpoint."""
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             described = json.loads((file.metadata() or {}).get(KEY, "null"))
@@ -146,7 +146,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
-    """Split a checkpoint into plain values, in which names replace tensors, and the tensors."""
+    """Split a checkpoint into its values, with names in place of tensors, and the named tensors."""
     tensors: State = {}
 
     def plain(value: Any, name: str) -> Any:
@@ -191,7 +191,7 @@ def checksum(content: Any, tensors: State) -> str:
 
 
 def newest_intact(folder: Path, without: Path | None = None) -> Path | None:
-    """Return the most recently written readable checkpoint, or None."""
+    """Return the most recently written intact checkpoint in a folder, or None."""
     files = [file for file in folder.glob("*.safetensors") if file != without and file.is_file()]
     for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError, Refused):

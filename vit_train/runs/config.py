@@ -1,4 +1,4 @@
-"""The composed, typed config of each command, and the folder with the YAML files."""
+"""The settings of `vit-train`, their schemas, and the folder of YAML presets."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -86,8 +86,8 @@ class TrainConfig(Settings):
     )
     fork: str | None = setting(
         None,
-        "Continue a copy of this run, or of one of its checkpoints, in a new folder, with the "
-        "settings that are given changed.",
+        "Continue a copy of this run, or of one of its checkpoints, in a new folder, changing "
+        "only the settings given.",
     )
     init_from: str | None = setting(
         None,
@@ -101,21 +101,21 @@ class TrainConfig(Settings):
     precision: str = setting(
         "auto",
         "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
-        "supports it, or on a CPU where it multiplies at least 1.2 times as fast (measured "
-        "at the start); otherwise fp32.",
+        "supports it, or on a CPU where it multiplies at least 1.2 times as fast as fp32 "
+        "(measured at the start); otherwise fp32.",
         choices=PRECISIONS,
     )
     compile: bool | str = setting(
         "auto",
-        "Compile the model before training: true, false, or auto (only on a GPU). On a CPU "
-        "this takes up to a minute and did not make steps faster; it has not been measured "
+        "Compile the model before training: true, false, or auto (only on a GPU). On a CPU, "
+        "compiling takes up to a minute and did not make steps faster; it has not been measured "
         "on a GPU.",
         choices=COMPILE,
     )
     deterministic: bool = setting(
         False,
-        "Make runs on a GPU reproducible to the bit, at some cost in speed. Runs on the same "
-        "CPU model with the same number of cores always are.",
+        "Make runs on a GPU reproducible bit for bit, at some cost in speed. Runs on a CPU are "
+        "always reproducible on the same CPU model with the same number of cores.",
     )
 
     def __post_init__(self) -> None:
@@ -127,8 +127,8 @@ class TrainConfig(Settings):
             )
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(
-                f"train.patience={self.train.patience} needs validation images: data.val=none has "
-                "none"
+                f"train.patience={self.train.patience} needs validation images, but data.val=none "
+                "sets none aside: choose data.val=split"
             )
 
 
@@ -165,7 +165,7 @@ store = cache(ConfigStore.instance().store)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
-    """Return True if a setting is among these; a name that ends with a dot covers all below it."""
+    """Return True if `key` is among `names`; a name that ends with a dot covers all below it."""
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
 
 
@@ -208,8 +208,8 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
 def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
     """Return the schema of a saved run's config: its groups, with their defaults.
 
-    A group whose name is not registered in this program gets only the settings common to its kind;
-    raise ValueError if such a group is among those `needed`.
+    If a group's choice is not registered in this program, its schema has only the settings that all
+    choices share; raise ValueError if that group is `needed`.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
@@ -217,8 +217,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
-                f"the config's {group} must be one of: {', '.join(classes)}; add import= with the "
-                "module that registers another"
+                f"the config's {group} must be one of: {', '.join(classes)}; to use another, "
+                "add import= with the module that registers it"
             )
         if name in classes:
             chosen[group] = classes[name]
@@ -229,7 +229,7 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
 def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
     """Return the schema of a run with these classes for its groups; callers must not change it.
 
-    Building it takes 30 ms, and a folder of runs has many configs.
+    The schema is cached, because building it takes 30 ms, and a folder of runs has many configs.
     """
     return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
 
@@ -237,8 +237,8 @@ def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
 def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
     """Return a checkpoint's config, typed and checked.
 
-    For a group that is neither `needed` nor registered here, only the settings common to its kind
-    are kept.
+    If a group's choice is not registered here and the group is not `needed`, keep only the settings
+    that all its choices share.
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)
@@ -251,7 +251,7 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
-    """Return the default settings of a saved run, given its choices of groups."""
+    """Return the default settings of a saved run, given its choice for each group."""
     return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
 
 

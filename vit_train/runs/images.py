@@ -46,7 +46,7 @@ def evaluated_images(
 ) -> tuple[EvalImages, DataConfig]:
     """Return the images of a split, and their settings.
 
-    Raise ValueError if the classes are not the model's.
+    Raise ValueError if their classes are not the model's.
     """
     config, trained = configured(given, meta), meta.config.data
     if not isinstance(config, FolderConfig):
@@ -62,7 +62,7 @@ def evaluated_images(
 
 
 def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
-    """Return the data settings: the run's, with those `given` on the command line.
+    """Return the run's data settings, overridden by those `given` on the command line.
 
     Raise ValueError for an unknown source, or for a setting that the source does not have.
     """
@@ -97,13 +97,17 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
 def folder_images(
     config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
 ) -> EvalImages:
-    """Read a folder of images: the run's own as in training, others without those already seen."""
+    """Read a split of the images in a folder.
+
+    Split the run's own images as in training. From the test images of any other folder, leave out
+    those that the run has seen.
+    """
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes)
         if images is not None and not is_training_data(images, config, meta):
             return unseen(images, split, config, meta)
         if images is not None:
-            logger.info(f"these are the run's own images: its {split} images are evaluated")
+            logger.info(f"these are the run's own images, so its {split} images are evaluated")
     return run_images(config, split, meta)
 
 
@@ -117,10 +121,10 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load and split the images as in training; return the run's own validation images with them.
+    """Load and split images as in training; if they are the run's, add its validation images.
 
-    Images of another size do not count as the run's own, because a temperature fitted on them would
-    differ.
+    Images at another size do not count as the run's own, because they would give a different
+    temperature.
     """
     data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
@@ -145,22 +149,25 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
-    """Leave out test images that the run is known to have trained or validated on.
+    """Leave out test images that were used to train or validate the model.
 
-    Raise ValueError if none remain.
+    Raise ValueError if no image remains.
     """
     unknown, caveat = without(images, meta.seen), ""
     count = len(images) - len(unknown)
     if split != "test":  # whose images may be known
         caveat = advantage(split, meta) if count else ""
     elif count == len(images):
-        raise ValueError(f"the run trained or validated on all of these: {counted(count, 'image')}")
+        raise ValueError(
+            f"all {counted(count, 'image')} were used for training or validation by this run: "
+            "choose other images to test on"
+        )
     elif count:
         images, caveat = unknown, left_out(count)
     elif advantage(split, meta):
         caveat = (
             "The epoch was chosen on the run's own test images. If these are the same "
-            "images, the number is too optimistic."
+            "images, the result is too optimistic."
         )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
@@ -176,7 +183,7 @@ def left_out(count: int) -> str:
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:
-    """Describe how many of the run's test images it has seen as other files, or return ""."""
+    """Describe how many test images are copies of images that the run has seen, or return ""."""
     seen = meta.seen if split == "test" else None
     count = 0 if seen is None else int(are_among(images.images, seen).sum())
     return (
@@ -191,5 +198,5 @@ def advantage(split: str, meta: Meta) -> str:
         return "The model was trained on these images."
     shown = "test" if data.val == "test" and split == "val" else split
     if meta.path.name == BEST and data.selected_on == shown:
-        return "The epoch was chosen on these images, so the number is too optimistic."
+        return "The epoch was chosen on these images, so the result is too optimistic."
     return ""

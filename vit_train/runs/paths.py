@@ -1,4 +1,4 @@
-"""A run's folder: its files, the meaning of paths, and its lock."""
+"""A run's folder: its files, its lock, and how paths name runs and checkpoints."""
 
 import contextlib
 import itertools
@@ -47,7 +47,7 @@ SUMMARY = "summary.json"
 class Outcome:
     """A run's folder, best validation score, and exit status (128 + N after signal N).
 
-    `finished` is false for a run that was stopped, also by train.max_minutes.
+    `finished` is False if the run was stopped, by a signal or by train.max_minutes.
     """
 
     folder: Path
@@ -136,7 +136,7 @@ def resume_command(run: Path) -> str:
 
 
 def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
-    """Return the folder of the run that `resume=` names, and the checkpoint if it names one.
+    """Return the folder of the run that `key=` names, and the checkpoint if it names one.
 
     Raise ValueError if there is no run.
     """
@@ -169,7 +169,7 @@ def run_folder(checkpoint: Path) -> Path:
 
 
 def summary_file(checkpoint: Path) -> Path:
-    """Return the path of the summary of a checkpoint's run, which may not exist."""
+    """Return the path of the summary of a checkpoint's run; the file may not exist."""
     if is_builtin(checkpoint):
         return checkpoint.with_suffix(".json")
     return run_folder(checkpoint) / SUMMARY
@@ -192,7 +192,7 @@ def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
     """Lock a folder for a new run; raise InUse if it contains a run or is locked.
 
-    Unless the user `named` the folder, add a number to its name instead: -2 for the second. A run
+    Unless the user `named` the folder, try its name with -2, -3 and so on instead of raising. A run
     that ends before its first step leaves no files and no empty folders.
     """
     with contextlib.ExitStack() as held:
@@ -233,7 +233,7 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
 def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
     """Remove the folder on exit if it is empty.
 
-    Unless the user `named` it, empty parent folders are removed, too, up to the current folder:
+    Unless the user `named` the folder, remove its empty parents, too, up to the current folder:
     Hydra creates outputs/NAME/TIME before the command's settings are checked.
     """
     try:

@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(package: str) -> str:
-    """Return an installed package's version; a bare checkout is not installed."""
+    """Return a package's version, or "not installed", as for a bare checkout."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -30,7 +30,7 @@ class TrainedConfig(Settings):
 
 @dataclass
 class EvalDataConfig(Settings):
-    """The source of the images; null means as in the run."""
+    """Settings of the images to evaluate; null means the run's value."""
 
     group: ClassVar[str] = "data"
 
@@ -60,8 +60,8 @@ class EvalDataConfig(Settings):
     )
     val_subset: int | None = setting(
         None,
-        "Use only this many validation images, stratified; for images other than the run's, "
-        "vit-eval fits the temperature on these.",
+        "Use only this many validation images, stratified. If the images are not the run's own, "
+        "vit-eval fits the temperature on this subset.",
         at_least=1,
     )
     test_subset: int | None = setting(
@@ -141,8 +141,7 @@ class ExplainConfig(TrainedConfig):
 
     images: Any = setting(
         None,
-        "Images to explain, as for vit-predict; null: some test images of the run's data, "
-        "always the same.",
+        "Images to explain, as for vit-predict; null: a fixed sample of the run's test images.",
     )
     count: int = setting(12, "Maximum number of images to draw.", at_least=1, at_most=1000)
     method: str = setting(
@@ -189,8 +188,8 @@ class ExportConfig(TrainedConfig):
 
     format: str = setting(
         "onnx",
-        "onnx; torch: a program of torch.export; safetensors: the weights under vit_train's "
-        "names; timm or hf (Hugging Face): a folder that these libraries open.",
+        "onnx; torch: a torch.export program; safetensors: the weights, with vit_train's "
+        "parameter names; timm or hf (Hugging Face): a folder that these libraries open.",
         choices=("onnx", "torch", "safetensors", "timm", "hf"),
     )
     out: str | None = setting(
@@ -223,7 +222,7 @@ class SheetConfig(Settings):
 
 @dataclass
 class InspectConfig(TrainConfig):
-    """All settings of `vit-inspect`: those of `vit-train`, for describing a new model."""
+    """All settings of `vit-inspect`: those of `vit-train`, plus image_size, classes and out."""
 
     image_size: int | None = setting(
         None, "The side of the images in pixels; null: that of the data.", at_least=1

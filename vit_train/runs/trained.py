@@ -1,4 +1,4 @@
-"""A trained model that classifies images, rebuilt from a checkpoint file alone."""
+"""A trained model, rebuilt from a checkpoint file alone, and its predictions for images."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -164,7 +164,7 @@ class Trained(NamedTuple):
         doubts: Doubts | None = None,
         size: int | None = None,
     ) -> Tensor:
-        """Return an image, uint8 (C,S,S), at the model's size or another one.
+        """Return an image, uint8 (C,S,S), at the model's size or, if given, at `size`.
 
         Raise BrokenImage if it cannot be decoded.
         """
@@ -181,7 +181,7 @@ class Trained(NamedTuple):
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
-        """Classify images uint8 (B,C,S,S) on the model's device, with vit-eval's batch size."""
+        """Classify images uint8 (B,C,S,S) on the model's device, in vit-eval's micro-batches."""
         normalize, precision = self.normalize, self.precision
         with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
             parts = workers.map(
@@ -203,7 +203,7 @@ class Trained(NamedTuple):
     def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
         """Return the class probabilities (B,K), float64, of normalized images on the device.
 
-        They are computed in the model's own precision unless another one is given.
+        Compute them in the model's own precision unless `precision` is given.
         """
         with (precision or self.precision).autocast():
             logits: Tensor = self.model.forward(images).double()
@@ -228,7 +228,7 @@ class Trained(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """Return the training precision, or fp32 if it is slow or missing on this device."""
+        """Return the training precision, or fp32 if that is slow or unsupported on this device."""
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
@@ -293,8 +293,8 @@ def checked_task(
 ) -> Task:
     """Return the checkpoint's task, for images of `image_size` if given.
 
-    Raise ValueError unless its model has the shapes of `state` and needs about as much memory. This
-    is checked before allocating memory, so that a small file cannot ask for a huge model.
+    Raise ValueError unless the model's shapes match `state` and the model fits into memory. This is
+    checked before allocating memory, so that a small file cannot ask for a huge model.
     """
     channels, trained_size, _ = checkpoint.image_shape
     num_classes = len(checkpoint.classes)
@@ -322,10 +322,9 @@ def checked_task(
 def require_bounded_memory(
     config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
 ) -> None:
-    """Raise ValueError if, at this image size, the model needs more memory than there is.
+    """Raise ValueError if, at this image size, the model needs more memory than this machine has.
 
-    Relative positions need a table of all pairs of patches, which is not in the file; learned
-    positions grow with the image.
+    Attention and tables of positions grow with the image size, whatever the size of the file.
     """
     image_size = image_shape[1]
     require_few_patches(config.model, image_size)
@@ -341,7 +340,7 @@ def require_bounded_memory(
 def statistics_of(
     mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
 ) -> Statistics:
-    """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
+    """Return the mean and std as Statistics; raise ValueError if they cannot normalize images."""
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
@@ -353,9 +352,9 @@ def statistics_of(
 
 
 def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
-    """Return the temperature in the checkpoint or, as written by vit-eval, in the run's folder.
+    """Return the temperature in the checkpoint or, if vit-eval wrote it there, in the run's folder.
 
-    Return None if it is unknown for these weights and this image size, or is not a temperature.
+    Return None if it is unknown for these weights at this image size, or is out of range.
     """
     noted = noted_temperatures(meta.path) or {}
     value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
@@ -363,7 +362,7 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 
 
 def temperature_key(meta: Meta) -> str:
-    """Return a key for these weights; the same file may later hold different ones."""
+    """Return a key for these weights; the same file may later hold other weights."""
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 

@@ -1,1 +1,1 @@
-"""The tasks; each defines model, loss and results. The training loop knows none of them."""
+"""The tasks; each defines model, loss and results. The training loop depends on none of them."""

@@ -16,9 +16,9 @@ from vit_train.tasks.task import Task
 
 
 class Classify(Task):
-    """Task with cross-entropy as its loss; in training, with smoothed targets and weighted classes.
+    """Classification with a cross-entropy loss; training can smooth targets and weight classes.
 
-    Raises ValueError for fewer than two classes, or unless there is a weight for each class.
+    Raises ValueError for fewer than two classes, or if `class_weights` has the wrong length.
     """
 
     measures = ("loss", "acc")

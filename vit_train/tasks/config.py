@@ -89,7 +89,7 @@ class DecodeConfig(TaskConfig):
 
     decoder_depth: int | None = setting(
         None,
-        "Number of the decoder's blocks; null: as many as the encoder's.",
+        "Number of decoder blocks; null: as many as the encoder has.",
         at_least=1,
         at_most=MOST_BLOCKS,
     )
@@ -104,8 +104,8 @@ class ReconstructConfig(DecodeConfig):
     normalize_target: bool = setting(
         False,
         "Predict patches normalized by their own mean and standard deviation: this gives "
-        "better features, but pictures that lack the patches' colors (He et al. 2022, "
-        "section 3).",
+        "better features, but the predictions lack the patches' colors and contrast (He et al. "
+        "2022, section 3).",
     )
 
 

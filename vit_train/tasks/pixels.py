@@ -20,7 +20,7 @@ from vit_train.tasks.task import Task
 class PixelTask(Task):
     """Base of the tasks that predict pixels.
 
-    Its `sample_outputs`, (B,1), are mean squared errors over each image's predicted values.
+    `sample_outputs` returns each image's mean squared error over the predicted pixels: (B,1).
     """
 
     measures = ("loss",)
@@ -48,7 +48,7 @@ MASKING = 1
 
 
 class Reconstruct(PixelTask):
-    """Task with the mean squared error of the hidden patches' pixels as its loss.
+    """Task whose loss is the mean squared error over the pixels of the hidden patches.
 
     Raises ValueError if `mask_ratio` leaves no patch hidden or no patch visible.
     """
@@ -83,7 +83,7 @@ class Reconstruct(PixelTask):
         return MaskedEvalBatches(batches, self.patches)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error over each image's hidden values: (B,1)."""
+        """Return each image's mean squared error over the pixels of its hidden patches: (B,1)."""
         truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
         if self.normalize_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
@@ -91,7 +91,7 @@ class Reconstruct(PixelTask):
         return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the original, its visible patches, and the same with predictions for the others.
+        """Return the originals, the masked images, and the masked images filled with predictions.
 
         With `normalize_target`, predictions are scaled back with each true patch's mean and
         standard deviation.
@@ -160,7 +160,7 @@ class MaskedEvalBatches:
 
 
 class Autoregress(PixelTask):
-    """Task with the mean squared error of the predicted patches' pixels as its loss.
+    """Task whose loss is the mean squared error over the pixels of the predicted patches.
 
     The images themselves are the targets.
     """
@@ -176,16 +176,16 @@ class Autoregress(PixelTask):
         )
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error over each image's predicted values: (B,1)."""
+        """Return each image's mean squared error over the pixels of predicted patches: (B,1)."""
         predicted = model(images).float()  # (B,M,C·P²), the last M patches
         truth = patchify(images, self.vit.patch_size)[:, -predicted.shape[1] :]
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the original, its given rows, and two predictions of the rest.
+        """Return the originals, their given rows, and two predictions of the other rows.
 
         The completion predicts each patch from its own earlier predictions; "one step ahead"
-        predicts it from the true earlier patches.
+        predicts each patch from the true earlier patches.
         """
         assert isinstance(model, Autoregressor)
         size = self.vit.patch_size

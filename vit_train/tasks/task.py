@@ -1,4 +1,4 @@
-"""Interface of the tasks: an objective for the training loop, and parts for the commands."""
+"""The interface of tasks: the training objective, and the parts that the commands need."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
@@ -43,7 +43,7 @@ class Task(Objective, Protocol):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return images or maps for each of `columns`.
 
-        Images (B,C,S,S) are normalized like the model's input; maps (B,G,G) over the images of the
-        first column are nonnegative.
+        Images (B,C,S,S) are normalized like the model's input. Maps (B,G,G) are nonnegative, and
+        are drawn over the images of the first column.
         """
         return []

@@ -48,14 +48,14 @@ PAUSE = 30.0
 class CheckpointManager(Callback):
     """Keeps the last checkpoint, and the best by validation score, in one folder.
 
-    Both are written after the last epoch, and after every other epoch unless that would take more
-    than SHARE of the time, as when epochs last a second. Until the next checkpoint, the best epoch
+    Both are written after the last epoch, and after each earlier epoch unless that would take more
+    than SHARE of the time, as when epochs last a second. Until it is written, the best checkpoint
     is kept in main memory.
 
     `make` makes a checkpoint whose tensors change with the trainer's later steps. `flush` writes
-    the reports; after an OSError, its next call tries again. It is called for at most SHARE of the
-    time, and before each checkpoint, so that the reports up to a checkpoint's step are always
-    written first.
+    the reports; after an OSError, its next call tries again. `flush` takes at most SHARE of the
+    time, but is also called before each checkpoint, so that the reports up to the checkpoint's step
+    are always written first.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class CheckpointManager(Callback):
         self._save(trainer)
 
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        """Save the best epoch, because the run may end here, and the batch that caused the fault.
+        """Save the best epoch, because the run may end here, and save the batch with the fault.
 
-        With several processes, this is the first process's share of the batch.
+        With several processes, save only the first process's share of the batch.
         """
         epoch, batch = divmod(step - 1, len(trainer.train_loader))
         path = self.last_path.parent.with_name(f"nonfinite-step-{step}.pt")
@@ -147,7 +147,7 @@ class CheckpointManager(Callback):
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
-        """Save the best epoch if not yet saved; the last checkpoint, saved later, refers to it."""
+        """Save the best epoch if pending, before the last checkpoint, which refers to it."""
         if self.unwritten_best is not None:
             self._write(self.best_path, self.unwritten_best, keep=0)
             self.unwritten_best = None

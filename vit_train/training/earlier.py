@@ -1,4 +1,4 @@
-"""The checkpoint from which a run continues: its own, or that of another run."""
+"""The checkpoint from which a run continues: its own, or one of another run."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from vit_train.training.setup import Setup
 
 @dataclass(frozen=True)
 class Earlier:
-    """A checkpoint to continue from: the run's own or, if `folder` is set, one of that run."""
+    """A checkpoint to continue from: this run's own or one of the run in `folder`."""
 
     state: Checkpoint
     # The chain of runs that this one extends or forks, the first one first.
@@ -50,10 +50,10 @@ class Earlier:
             raise self.refusal(f"its teacher was not {now.get('checkpoint')}")
 
     def restore(self, trainer: Trainer) -> None:
-        """Load the state into a trainer; raise ValueError if it does not fit.
+        """Load the state into a trainer; raise ValueError if it does not fit the trainer.
 
-        The checkpoint is intact, as its checksum shows, so if it does not fit, it belongs to
-        another run.
+        The checksum has shown that the checkpoint is intact, so a state that does not fit belongs
+        to another run.
         """
         load = resuming.extend if self.verb == "extend" else resuming.restore
         try:

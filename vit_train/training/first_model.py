@@ -39,11 +39,11 @@ HEAD = ("head.", "pre_head.")
 def start_from(
     config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
 ) -> str:
-    """Copy the weights `found` through init_from= into the model, and describe them.
+    """Copy the weights `found`, from init_from=, into the model, and describe their use.
 
     Learned positions are resized if the images have a different size. The head is reused if its
-    classes have the same names or, if these are unknown, the same number. Raise ValueError if the
-    encoders differ.
+    classes have the same names or, if the names are unknown, the same number. Raise ValueError if
+    the encoders differ.
     """
     ours = encoder_of(model)
     assert ours is not None
@@ -102,7 +102,7 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
-    """Read the weights that `init_from` names; return None without one, or if the run resumes."""
+    """Read the weights that `init_from` names; return None if it is null or the run resumes."""
     if config.init_from is None or resumes:
         return None
     from vit_train.interop.pretrained import pretrained
@@ -111,7 +111,7 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
 
 
 def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfig:
-    """Set model.norm_eps, if null, to that of the weights or, without weights, to the default."""
+    """If model.norm_eps is null, set it to that of the weights `found`, or else to the default."""
     model = config.model
     if not isinstance(model, ViTConfig) or model.norm_eps is not None:
         return config
@@ -127,7 +127,7 @@ def first_model(
 ) -> tuple[nn.Module, str]:
     """Build the model with the weights `found`, if any, and describe their origin ("" if random).
 
-    Raise ValueError if it cannot be trained in several processes.
+    Raise ValueError if the model has BatchNorm and there are several processes.
     """
     model, origin = task.build_model(), ""
     if processes.count > 1 and batch_norms(model):
@@ -166,9 +166,9 @@ def seen_by_earlier_models(
 ) -> Tensor | None:
     """Return the keys of all images seen by the models from which this run learns, if known.
 
-    A run that continues finds them in its `earlier` checkpoint; other runs learn from the weights
-    `found` and from the teacher. Test images that were seen at another size get their keys at this
-    size.
+    A run that continues takes the keys from its `earlier` checkpoint; other runs take them from the
+    weights `found` and from the teacher. For test images that were seen at another size, add the
+    keys at this size.
     """
     if earlier is not None:
         return earlier.seen_before
@@ -183,7 +183,7 @@ def seen_by_earlier_models(
 
 
 def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
-    """Return the data without test images that have these keys; raise ValueError if none remain."""
+    """Leave out test images whose keys are in `seen`; raise ValueError if none remain."""
     test = without(data.test, seen)
     if not len(test):
         raise ValueError(
@@ -201,9 +201,9 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
 def known_source(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
 ) -> Source:
-    """Return the metadata of the data, with the keys of all images that this run sees.
+    """Describe the data, including the keys of all images that this run sees.
 
-    Warn if copies of test images are among them.
+    Warn if copies of test images are among the training and validation images.
     """
     seen = [] if seen_before is None else [seen_before]
     if isinstance(config, FolderConfig):
@@ -213,7 +213,7 @@ def known_source(
         if copies := int(are_among(splits.test.images, own).sum()):
             logger.warning(
                 f"copies of {counted(copies, 'test image')} are among the training and "
-                "validation images, which makes the test result too optimistic: remove them"
+                "validation images, which makes the test result too optimistic: remove the copies"
             )
     keys = torch.cat(seen) if seen else None
     return Source(data.classes, data.image_shape, data.fingerprint, keys, seen_before)

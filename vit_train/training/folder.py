@@ -106,9 +106,10 @@ class RunFolder:
             report.flush()
 
     def open(self) -> None:
-        """Write everything that is known before the first step, after the existing reports.
+        """Write everything that is known before the first step.
 
-        The reports are cut only here, once it is certain that the state fits this run.
+        Reports of a resumed run are first cut to their lengths at the checkpoint: only now is it
+        certain that the checkpoint fits the run.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
@@ -130,7 +131,7 @@ class RunFolder:
         warn_of_uneven_classes(self.setup)
 
     def begin_with(self, state: Checkpoint, source: Path, verb: str) -> None:
-        """Copy the curve of the run that this one continues; to fork it, its best epoch, too."""
+        """Copy the continued run's curve and, for a fork, its best checkpoint."""
         name = self.csv.path.name
         if (source / name).exists():
             rows = read_table(source / name).encode()[: state.written.get(name)]
@@ -143,7 +144,7 @@ class RunFolder:
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.
 
-        Without results, the run was stopped before its end, for this `reason`.
+        If `results` is empty, the run was stopped before its end, for the given `reason`.
         """
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
@@ -259,7 +260,7 @@ def chosen_settings() -> list[str]:
 
 
 def own_command() -> str:
-    """Return the command that repeats this run; for a job of a sweep, without the sweep."""
+    """Return the command that repeats this run alone, even if the run is a job of a sweep."""
     if not in_sweep():
         return provenance.command_line()
     settings = HydraConfig.get()

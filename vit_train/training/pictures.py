@@ -30,9 +30,10 @@ SHOWN = 4
 
 
 class Pictures(Callback):
-    """Shows results after the first and the last epoch, and after others for SHARE of the time.
+    """Shows results after the first and last epochs, and after others as time allows.
 
-    The file `path` holds the latest gallery: images with the task's pictures of them.
+    Pictures take at most a share SHARE of the time, except after the last epoch. The file `path`
+    holds the latest gallery: images beside the pictures that the task makes of them.
     """
 
     def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
@@ -89,7 +90,7 @@ def draw_first_images(setup: Setup) -> Figure:
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
-    """Draw, over some images, how much each patch raised the logit of the predicted class."""
+    """Draw maps over images of how much each patch raised the logit of the predicted class."""
     classes = setup.data.classes
     batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps

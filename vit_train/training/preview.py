@@ -69,7 +69,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
 
 
 def inspect_model(config: InspectConfig) -> None:
-    """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
+    """Print a new model's parameters, FLOPs and permutation test; draw its position table."""
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     require_memory(
@@ -97,21 +97,21 @@ def inspect_model(config: InspectConfig) -> None:
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         save(draw_positions(model), Path(config.out))
-        logger.info(f"positions in {config.out}")
+        logger.info(f"position table drawn in {config.out}")
 
 
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     """Return the shape of the images (C,S,S) and the number of classes.
 
-    Raise ValueError if they are unknown before loading the images.
+    Raise ValueError if they are not known without loading the images.
     """
     data = config.data
     size = config.image_size or data.image_size or data.own_size
     classes = config.classes or data.class_count
     if size is None or classes is None:
         raise ValueError(
-            f"vit-inspect does not load data={data.name}: set classes=N, and image_size=N "
-            "unless it is known"
+            f"vit-inspect does not load data={data.name}: set classes=N and, unless "
+            "data.image_size is set, image_size=N"
         )
     return (3, size, size), classes
 
@@ -120,8 +120,8 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
 def order_error(encoder: Encoder) -> float:
     """Return max |f(Px) − P f(x)| for all blocks f, random tokens x and a permutation P of patches.
 
-    Up to rounding, it is 0 if and only if the blocks ignore the positions of the patches. The class
-    token keeps its place.
+    Up to rounding, the result is 0 if and only if the blocks ignore the positions of the patches.
+    The class token keeps its place.
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config

@@ -32,7 +32,7 @@ from vit_train.runs.paths import SUMMARY
 
 
 def reports(folder: Path) -> list[Path]:
-    """Return the files that grow during a run; a resumed run removes later steps from them."""
+    """Return the files that grow during a run; when a run is resumed, later steps are cut off."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 
@@ -52,7 +52,7 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
 class MetricsCsv(Callback):
     """Adds each epoch's training and validation measures as a row of a table.
 
-    From `open` on, it continues an existing table. Rows stay in memory until `flush` writes them.
+    `open` continues an existing table. Rows stay in memory until `flush` writes them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class MetricsCsv(Callback):
 
     @property
     def length(self) -> int:
-        """Return the length in bytes of the file once everything is written."""
+        """Return the size in bytes that the file will have after `flush`."""
         return len(self.text.encode())
 
     def flush(self) -> None:
@@ -106,8 +106,8 @@ GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
     """Return the Euclidean norms of each layer's weights and of their gradient, by tag.
 
-    A layer is a part of the model or, if the part is a list, one block of it: "blocks.3". This
-    waits for the device once.
+    A layer is a part of the model or, if the part is a list, one block of it: "blocks.3". All
+    norms are read from the device at once.
     """
     tensors: dict[str, list[Tensor]] = defaultdict(list)
     for name, parameter in named:
@@ -133,7 +133,7 @@ class TensorBoard(Callback):
 
     @property
     def length(self) -> int:
-        """Return the length in bytes of the file once everything is written."""
+        """Return the size in bytes that the file will have after `flush`."""
         return self.written + len(self.unwritten)
 
     def add(self, event: Event) -> None:
@@ -191,8 +191,9 @@ class TensorBoard(Callback):
     ) -> None:
         """Add the hyperparameters with the final metrics, by tag.
 
-        TensorBoard finds metrics only among the curves, so they are added there as single points.
-        By default it shows only hyperparameters marked as differing between runs: those `chosen`.
+        TensorBoard finds metrics only among the curves, so each metric is also added as a single
+        point. By default, TensorBoard shows only hyperparameters that are marked as differing
+        between runs: mark those `chosen`.
         """
         # A path need not be UTF-8, but TensorBoard's texts must be.
         settings = {

@@ -140,7 +140,7 @@ def set_up(
 ) -> Setup:
     """Load the data and build the model.
 
-    The weights of an `earlier` checkpoint (to resume or extend) are loaded later.
+    The weights of an `earlier` checkpoint (to resume, extend or fork) are loaded later.
     """
     chosen(SCHEDULES, "optim.schedule", config.optim.schedule)  # before data are loaded
     # Building a model draws random numbers, so this comes before the seed is set.
@@ -197,14 +197,14 @@ def set_up(
 
 
 def load_images(config: TrainConfig) -> Dataset:
-    """Load the data; first, raise ValueError if the patches do not fit the image size."""
+    """Load the data, but first raise ValueError if the patches do not fit the image size."""
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
         require_whole_patches(config.model.patch_size, config.data.image_size)
     return load_dataset(config.data)
 
 
 def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
-    """Add images without labels, (N,C,S,S), to the training images if there are any."""
+    """Add unlabeled images (N,C,S,S), if given, to the training images."""
     if images is None:
         return train_set
     require_images_fit(len(train_set) + len(images), images.shape[-1], "data.unlabeled=true")
@@ -218,7 +218,7 @@ def augmented(
     normalize: Normalize,
     processes: Processes,
 ) -> TrainBatches:
-    """Return this process's share of augmented batches; raise ValueError if it gets none."""
+    """Return this process's share of augmented batches; raise ValueError if it is empty."""
     batches = TrainBatches(
         train_set,
         len(source.classes),
@@ -281,8 +281,9 @@ def chosen_statistics(
 ) -> Statistics:
     """Return the mean and std for normalizing images.
 
-    They are, in this order, those of the resumed run, of the settings, of the pretrained model, or
-    of the training images. Raise ValueError if they cannot normalize these images.
+    Use the first that is available: those of the `earlier` checkpoint, of the settings, of the
+    pretrained model, or of the training images. Raise ValueError if they cannot normalize the
+    images.
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:

@@ -17,7 +17,7 @@ def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
 
 
 def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
-    """Return the task with its teacher; raise ValueError if it cannot classify the images."""
+    """Return the task with its teacher; raise ValueError if the teacher does not fit the data."""
     assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
     if not meta.task.needs_labels:

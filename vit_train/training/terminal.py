@@ -163,7 +163,7 @@ def next_steps(setup: Setup, path: Path) -> str:
     if not setup.task.needs_labels:
         use = f"vit-train data=DATA init_from={run}  # a classifier from its encoder"
     commands = (
-        f"vit-eval ckpt={run}  # report.html: what it gets wrong",
+        f"vit-eval ckpt={run}  # report.html: the model's mistakes",
         use,
         f"tensorboard --logdir {run}",
     )

@@ -40,7 +40,7 @@ SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Deadline(Callback):
-    """Requests a stop after this many minutes, counted from now; None: never."""
+    """Stops the run the given number of minutes from now; for None, never."""
 
     def __init__(self, minutes: float | None) -> None:
         self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -52,11 +52,12 @@ class Deadline(Callback):
 
 @contextmanager
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
-    """Stop the run after the current step on any of SIGNALS, except those that are ignored.
+    """Stop the run after the current step if any of SIGNALS is received.
 
-    Yield the list in which the received signal is recorded. (nohup, for instance, ignores SIGHUP.)
-    A second signal ends the process at once, unless it is SIGHUP, which a closing terminal may send
-    several times. Only the main thread may handle signals: in any other thread, this does nothing.
+    Signals that are ignored, as SIGHUP is by nohup, stay ignored. Yield the list in which the
+    received signal is recorded. A second signal ends the process at once, unless it is SIGHUP,
+    which a closing terminal may send several times. Outside the main thread, do nothing, because
+    Python lets only the main thread handle signals.
     """
     received: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
@@ -90,7 +91,7 @@ def why_stopped(trainer: Trainer, received: list[int]) -> str:
         return f"on {signal.Signals(received[0]).name}"
     if not trainer.stop_requested:
         return "because another process was stopped"
-    return "its time is up (train.max_minutes, counted from each start; null removes the limit)"
+    return "because its time is up (train.max_minutes, counted from each start; null: no limit)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -141,9 +142,9 @@ def train_in_held_folder(
 
 
 def with_named_runs(config: TrainConfig) -> TrainConfig:
-    """Replace init_from= and task.teacher= by one run each, so that later starts use the same run.
+    """If init_from= or task.teacher= is a folder of runs, replace it by the newest finished run.
 
-    A folder of runs means the newest finished one in it, and this can change.
+    When this run is resumed, it then uses the same runs, even if the folder has newer ones.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -156,9 +157,9 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
 def run(
     setup: Setup, folder: RunFolder | None, path: Path, earlier: Earlier | None, deadline: Deadline
 ) -> Outcome:
-    """Train from the first step, or from that of `earlier`, to the end; write the summary.
+    """Train from the first step, or from the step of `earlier`, to the end; write the summary.
 
-    `path` is the path of the `folder`, which only the main process has.
+    `path` is the run's folder; `folder`, which writes its files, is None outside the main process.
     """
     setup.processes.copy_from_main(setup.model)  # another CPU may have drawn different weights
     trainer = Trainer(
