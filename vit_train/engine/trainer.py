@@ -200,8 +200,8 @@ class Trainer:
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.
 
-        The three numbers form one tensor (3,), so that a single copy takes them to a GPU. The tensor
-        is float64, or float32 on an Apple GPU.
+        The numbers form one tensor (3,), so that a single copy takes them to a GPU. The tensor is
+        float64, or float32 on an Apple GPU.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
