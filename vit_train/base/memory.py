@@ -24,7 +24,7 @@ def require_memory(needed: float, what: str, advice: str) -> None:
 
 
 def require_attention_fits(needed: float, image_size: int) -> None:
-    """Raise ValueError if the machine lacks the `needed` bytes for attention over such an image."""
+    """Raise ValueError if the machine lacks the `needed` bytes for attention at this image size."""
     require_memory(
         needed,
         f"the attention between all patches of an image of {image_size} by {image_size}",
@@ -47,7 +47,7 @@ SPLIT_BYTES = 6
 
 
 def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:
-    """Raise ValueError, naming the `settings`, if `images` images do not fit into memory."""
+    """Raise ValueError, naming the `settings`, if this many images do not fit into memory."""
     require_memory(
         images * size**2 * bytes_per_pixel,
         f"{settings}: {counted(images, 'image')} of {size:,} by {size:,}",

@@ -86,7 +86,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean …?" with a path similar to the missing one, or "" if there is none."""
+    """Return ", did you mean …?" with a path similar to a missing path, or "" without any."""
     others = [each.name for each in path.parent.glob("*") if each != path]
     near = difflib.get_close_matches(path.name, others, 1)
     return f", did you mean {path.with_name(near[0])}?" if near else ""
@@ -117,7 +117,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or {} without a file; raise Refused if it is invalid."""
+    """Return a file's JSON object, or {} if there is no file; raise Refused if it is invalid."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise Refused(f"{path} is not a JSON object")

@@ -79,7 +79,7 @@ def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
 
 
 def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
-    """Return the entry called `name`; raise ValueError, naming the setting `key`, without one."""
+    """Return the entry called `name`, or raise ValueError, naming the setting `key`."""
     if name not in table:
         raise ValueError(
             f"{key}={name} must be one of: {', '.join(table)}; if your own module registers it, "

@@ -164,7 +164,7 @@ def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
 
 
 def generations(path: Path) -> list[Path]:
-    """Return the existing files, newest first: this one and its older versions."""
+    """Return the versions of a file that exist, newest first: the file, then its older versions."""
     pattern = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
     found = [file for file in path.parent.glob("*") if pattern.fullmatch(file.name)]
     return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9

@@ -40,8 +40,8 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
     """Return the settings in Hydra's grammar: quote the existing paths among their values.
 
     `paths` are the settings that hold paths. Raise ValueError for a group that is not in `groups`,
-    and for an argument that is not a setting; if it is an existing path, suggest the first of
-    `paths` as its key.
+    and for an argument that is not a setting; if the argument is an existing path, suggest the
+    first of `paths` as its key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):

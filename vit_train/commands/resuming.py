@@ -36,10 +36,10 @@ KEPT = (
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return `config` if it fits the run in the folder, otherwise None.
+    """Return `config` if the run in the folder has the same settings, otherwise None.
 
-    In the returned config, runs are named by their paths, and precision=auto is replaced with the
-    precision that the run has chosen.
+    In the returned config, init_from= and task.teacher= name single runs, and precision=auto is
+    replaced with the precision that the run has chosen.
     """
     from vit_train.training.train import with_named_runs
 
@@ -149,7 +149,7 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 
 
 def may_change(key: str, argument: str) -> bool:
-    """Return True if a setting may differ from the run that `argument` names.
+    """Return True if `argument`, one of CONTINUED, allows a run's setting to change.
 
     When resuming, a setting may differ if it changes results by no more than rounding. The
     precision may differ because another machine may not support the original precision; the summary

@@ -41,7 +41,7 @@ class DrawnBatches(ABC):
     def __init__(
         self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
     ) -> None:
-        """Make batches of `batch_size` images over all processes; this one is `rank` of `ranks`."""
+        """Make this process's share (`rank` of `ranks`) of batches of `batch_size` images."""
         self.device, self.batch_size, self.seed = device, batch_size, seed
         self.rank, self.ranks = rank, ranks
         # The part of a batch that this process makes.

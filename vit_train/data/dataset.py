@@ -290,8 +290,8 @@ def stratified(
     """Return the sorted indices of `count` images, and of the rest.
 
     Each class keeps about its share: the images of each class are shuffled and spread evenly over
-    0…1 from a random offset, and the first `count` of all images are taken. Classes of equal size
-    differ by at most one image; if there are many small classes, a large class can be off by
+    0…1 from a random offset, and the first `count` images in this order are taken. Classes of equal
+    size differ by at most one image; if there are many small classes, a large class can be off by
     several images. With `leave_one`, one image of each class is taken only after all others.
     """
     generator = torch.Generator().manual_seed(seed)

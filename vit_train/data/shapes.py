@@ -1,7 +1,7 @@
 """The built-in data set `shapes`: bright figures on dark textured backgrounds, drawn from a seed.
 
 The class depends only on the figure's form: position, size, rotation, colors, background and
-distractors are drawn independently of it. All drawing is done on batched tensors.
+distractors are drawn independently of the class. All drawing is done on batched tensors.
 """
 
 import math

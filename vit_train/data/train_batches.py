@@ -55,9 +55,9 @@ class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
     A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
-    processes, each makes its share of a batch: this one is `rank` of `ranks`. An incomplete last
-    batch is dropped (other epochs will include its images), unless the whole set is smaller than
-    one batch. `sampler` names one of ORDERS.
+    processes, each makes its share of a batch: this process is `rank` of `ranks`. An incomplete
+    last batch is dropped (other epochs will include its images), unless the whole set is smaller
+    than one batch. `sampler` names one of ORDERS.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude time that was not spent on training from the speed."""
+        """Exclude these `seconds`, which were not spent on training, from the speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:

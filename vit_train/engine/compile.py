@@ -54,7 +54,7 @@ def compile_model(
 
 
 def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
-    """Compile the function that makes a batch; on failure, warn and return it unchanged.
+    """Compile the function that makes a batch; on failure, warn and return it uncompiled.
 
     Uncompiled, strong augmentation takes over 300 kernels, each of which reads and writes all
     pixels.
@@ -89,7 +89,7 @@ class GraphedStep:
     With `replay`, on a GPU, the function's work is captured after the first few calls, and then
     replayed: a single launch instead of several hundred, each of which costs the CPU more time than
     the GPU's arithmetic. The function must therefore do all its work on the device, without waiting
-    for the device, and keep its results in tensors that are never moved. If its work cannot be
+    for the device, and keep its results in tensors that are never moved. If this work cannot be
     captured, a warning gives the reason, and the function is called as before.
     """
 

@@ -139,7 +139,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
 
 
 def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return zeros in the shape of each tensor: views of a single tensor, and that tensor."""
+    """Return zeros in the shape of each tensor, as views of one tensor, and that tensor."""
     multiple = 64  # so that each view begins at a full vector of the device
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)

@@ -38,7 +38,7 @@ def state_of(trainer: Trainer) -> TrainerState:
 
 
 def restore(trainer: Trainer, state: TrainerState) -> None:
-    """Restore the state of this run, even one from the middle of an epoch.
+    """Restore a state of this run, even one from the middle of an epoch.
 
     Raise ValueError or RuntimeError if the state does not fit this run.
     """

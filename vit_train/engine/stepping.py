@@ -13,7 +13,7 @@ from vit_train.engine.workers import Workers
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
-    """Split a parameter group so that all parameters in each part have the same rate factor."""
+    """Split a parameter group into parts, each with a single factor of the learning rate."""
     parts: dict[float, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
@@ -29,8 +29,8 @@ def decides_on_device(optimizer: Optimizer) -> bool:
 class Optimizers:
     """The optimizers of one model, each with its own parameters.
 
-    `scales` maps parameters to factors of the learning rate; for all others the factor is 1. Raises
-    ValueError unless each of the `parameters` belongs to exactly one optimizer.
+    `scales` maps parameters to factors of the learning rate; the factor of any other parameter is
+    1. Raises ValueError unless each of the `parameters` belongs to exactly one optimizer.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ from vit_train.runs.trained import Meta
 def compare_checkpoints(config: EvalConfig) -> None:
     """Evaluate each checkpoint, and write a comparison next to the first checkpoint's results.
 
-    Raise ValueError if a model is not a classifier, or if their classes or images differ.
+    Raise ValueError if a model is not a classifier, or if the models' classes or images differ.
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
@@ -160,7 +160,7 @@ def differences(
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError if models cannot be compared; this is checked before any evaluation."""
+    """Raise ValueError, before any evaluation, if the models cannot be compared."""
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares only classifiers")
     for meta in metas[1:]:

@@ -21,7 +21,7 @@ WIDTH = 60
 
 
 def predict_images(config: PredictConfig) -> None:
-    """Classify all images, print a line for each and write them to `config.out`.
+    """Classify all images, print a line for each and write the predictions to `config.out`.
 
     Raise ValueError if there are no images, or if no image can be read.
     """

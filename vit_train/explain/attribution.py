@@ -1,4 +1,4 @@
-"""Attention as maps over the patches, and scores for how well they show important patches."""
+"""Attention as maps over the patches, and scores for how well maps show important patches."""
 
 import math
 from collections.abc import Sequence
