@@ -333,7 +333,7 @@ def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
     run.says("seed: 3", "vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
     run.says("lr: 0.5", *own, "+extra=own", "--cfg", "job")
     config = Path("some/config.yaml")
-    words = "--config-name=config: "
+    words = "the config file of --config-name=config must"
     for content in ("device: cpu\n", config.read_text(encoding="utf-8")):
         config.write_text(content, encoding="utf-8")
         outcome = run.fails(words, *own, "--config-name", "config")
