@@ -50,6 +50,16 @@ def serve() -> Iterator[Loopback]:
         thread.join()
 
 
+def respond(
+    handler: BaseHTTPRequestHandler, status: int, headers: dict[str, object], body: bytes = b""
+) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name, str(value))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
 def whole(content: bytes, bytes_per_s: float | None = None) -> Answer:
     """A good server: the file, or the range asked for; slowly if a rate is given."""
 
@@ -59,12 +69,10 @@ def whole(content: bytes, bytes_per_s: float | None = None) -> Answer:
         if start >= len(content):
             handler.send_error(416)
             return
-        handler.send_response(206 if asked else 200)
+        headers: dict[str, object] = {"Content-Length": len(content) - start}
         if asked:
-            extent = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            handler.send_header("Content-Range", extent)
-        handler.send_header("Content-Length", str(len(content) - start))
-        handler.end_headers()
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        respond(handler, 206 if asked else 200, headers)
         step = len(content) if bytes_per_s is None else max(1, int(bytes_per_s / 100))
         for at in range(start, len(content), step):
             handler.wfile.write(content[at : at + step])
@@ -75,13 +83,7 @@ def whole(content: bytes, bytes_per_s: float | None = None) -> Answer:
 
 
 def without_ranges(content: bytes) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        handler.wfile.write(content)
-
-    return answer
+    return lambda handler: respond(handler, 200, {"Content-Length": len(content)}, content)
 
 
 def cut_once(content: bytes, after: int, then: Answer) -> Answer:
@@ -92,21 +94,13 @@ def cut_once(content: bytes, after: int, then: Answer) -> Answer:
         asked.append(handler.path)
         if len(asked) > 1:
             return then(handler)
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        handler.wfile.write(content[:after])
+        respond(handler, 200, {"Content-Length": len(content)}, content[:after])
 
     return answer
 
 
 def redirect(target: str) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302)
-        handler.send_header("Location", target)
-        handler.end_headers()
-
-    return answer
+    return lambda handler: respond(handler, 302, {"Location": target})
 
 
 def failing(code: int) -> Answer:

@@ -45,13 +45,15 @@ MOST = {
     "modules that vit-predict imports": 60,
     "modules that vit-train imports up to its first step": 95,
 }
-# Hydra and its configs are for these alone.
+# Hydra and its configs are for the outermost places alone. Only the room that draws imports
+# matplotlib, without the settings of the current folder, which may be somebody else's.
 KNOW_HYDRA = {
     "commands",
     "runs/config.py",
     "runs/saved.py",
     "training/folder.py",
 }
+KNOWN_TO = {"matplotlib": {"figures"}, "hydra": KNOW_HYDRA, "omegaconf": KNOW_HYDRA}
 
 
 def module_of(path: Path) -> str:
@@ -172,16 +174,9 @@ def test_the_house_is_small(tmp_path: Path) -> None:
     assert all(figure <= MOST[name] for name, figure in figures.items())
 
 
-def test_only_the_room_that_draws_imports_matplotlib() -> None:
-    """It does so without the settings of the current folder, which may be somebody else's."""
-    for module, path in FILES.items():
-        roots = {name.split(".")[0] for name in imports(path)}
-        assert room_of(module) == "figures" or "matplotlib" not in roots, module
-
-
-def test_only_the_outermost_rooms_know_hydra() -> None:
+@pytest.mark.parametrize("library", KNOWN_TO)
+def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
     for path in FILES.values():
         place = path.relative_to(PACKAGE)
-        if not {place.parts[0], place.as_posix()} & KNOW_HYDRA:
-            roots = {name.split(".")[0] for name in imports(path)}
-            assert not roots & {"hydra", "omegaconf"}, place
+        if not {place.parts[0], place.as_posix()} & KNOWN_TO[library]:
+            assert library not in {name.split(".")[0] for name in imports(path)}, place

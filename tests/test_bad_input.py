@@ -333,10 +333,9 @@ def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
     run.says("seed: 3", "vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
     run.says("lr: 0.5", *own, "+extra=own", "--cfg", "job")
     config = Path("some/config.yaml")
-    words = "the config file of --config-name=config must"
     for content in ("device: cpu\n", config.read_text(encoding="utf-8")):
         config.write_text(content, encoding="utf-8")
-        outcome = run.fails(words, *own, "--config-name", "config")
+        outcome = run.fails("file of --config-name=config must", *own, "--config-name", "config")
         assert "begin with 'defaults: [train, _self_]'" in outcome.err
         assert "the command in its summary.json" in outcome.err
     config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")
@@ -350,8 +349,7 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
     Path("run/checkpoints/last.safetensors").rename("mine/models/copy.safetensors")
     Path("mine/metrics.csv").write_text("epoch,acc\n1,0.5\n", encoding="utf-8")
     copy = "mine/models/copy.safetensors"
-    outcome = run.fails("not in a run's folder", "vit-train", f"resume={copy}")
-    assert f"init_from={copy}" in outcome.err
+    run.fails(f"init_from={copy}", "vit-train", f"resume={copy}")
     left = sorted(path.name for path in Path("mine").rglob("*"))
     assert left == ["copy.safetensors", "metrics.csv", "models"]
 

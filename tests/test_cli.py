@@ -169,6 +169,3 @@ def test_an_advantage_on_the_compared_images_is_said(run: Run, small_run: SmallR
         and "B (b): The epoch" not in text
         and "B (last): The" not in text
     )
-    run.succeeds("vit-eval", "ckpt=a", "split=train")
-    text = Path("a/eval-train/report.html").read_text(encoding="utf-8")
-    assert "was trained on these images" in text

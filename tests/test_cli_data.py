@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import loopback as server
 import numpy as np
@@ -17,7 +18,6 @@ from torchvision.datasets import CIFAR10
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
-from vit_train.data.dataset import Dataset
 from vit_train.data.sources import LOADERS
 from vit_train.runs.config import preset_urls
 from vit_train.runs.images import configured
@@ -47,14 +47,8 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "data", CIFAR10)
-    asked: list[tuple[bool, list[str]]] = []
-    load, ours = LOADERS[Cifar10Config], preset_urls("cifar10")
-
-    def noted(config: Cifar10Config) -> Dataset:
-        asked.append((config.download, config.urls))
-        return load(config)
-
-    monkeypatch.setitem(LOADERS, Cifar10Config, noted)
+    load, ours = Mock(wraps=LOADERS[Cifar10Config]), preset_urls("cifar10")
+    monkeypatch.setitem(LOADERS, Cifar10Config, load)
     fetching = ["data=cifar10", "data.download=true"]
     evil, mine = ["https://evil.example/x.tar.gz"], ["https://my.example/x.tar.gz"]
     extending = ["vit-train", "extend=run", "train.epochs=1"]
@@ -66,7 +60,8 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
         ["vit-eval", "ckpt=run"],
     ):
         run.succeeds(*command)
-    assert ours and asked == [
+    asked = [call.args[0] for call in load.call_args_list]
+    assert ours and [(config.download, config.urls) for config in asked] == [
         (True, evil), (False, ours), (False, ours), (True, mine), (False, ours),
     ]  # fmt: skip
     other = configured(EvalDataConfig(name="cifar100", download=True), vit_train.load("run").meta)
@@ -255,9 +250,8 @@ def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained
 def test_patches_that_do_not_fit_are_refused_before_files_are_read(run: Run) -> None:
     Path("photos/red").mkdir(parents=True)
     Path("photos/red/broken.png").write_bytes(b"no image")
-    sizes = ["data.image_size=20", "model.patch_size=8"]
-    outcome = run.fails("patch", "vit-train", "data=folder", "data.root=photos", *sizes)
-    assert "broken" not in outcome.err
+    command = ["vit-train", *DATA, "data.image_size=20", "model.patch_size=8"]
+    assert "broken" not in run.fails("patch", *command).err
 
 
 def test_a_subset_of_a_test_folder_is_taken_of_the_images_not_seen(run: Run) -> None:

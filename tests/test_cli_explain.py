@@ -180,8 +180,7 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
     meta = vit_train.load(small_run("finished")).meta
     model = VisionTransformer(replace(meta.config.model, patch_size=16), 32).eval()
     images = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
-    focus = Explainer(Trained(model, meta)).focus(images)
-    assert focus["deleted"] == 0.25
+    assert Explainer(Trained(model, meta)).focus(images)["deleted"] == 0.25
 
 
 @pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])

@@ -284,8 +284,7 @@ SAID = "the same top-1 on 256 of 256 random images, logits to"
 
 def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: SmallRun) -> None:
     model, meta = vit_train.load(small_run("finished"))
-    outcome = run.says(SAID, "vit-export", "ckpt=run", "format=torch")
-    assert "60 of 60 test images" in outcome.out
+    assert "60 of 60 test images" in run.says(SAID, "vit-export", "ckpt=run", "format=torch").out
     about = {"vit_train.json": ""}
     program = torch.export.load("run/export/model.pt2", extra_files=about).module()
     mean, std = (torch.tensor(each).view(-1, 1, 1) for each in meta.statistics)

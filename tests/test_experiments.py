@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from test_docs import ROOT, anchors
 
 from vit_train.model.build import count_flops
 from vit_train.results.table import (
@@ -23,8 +24,6 @@ from vit_train.results.table import (
 )
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.tasks.make import make_task
-
-ROOT = Path(__file__).parent.parent
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -78,7 +77,7 @@ def test_what_it_expects_was_measured(file: Path) -> None:
     """Every figure is that of the committed summaries, and the text says of which."""
     comment = comment_of(file)
     patterns = re.findall(r"(docs/results/[^\s;)]+)\)", comment)
-    pages = re.findall(r"docs/results\.md(#[\w-]+)", comment)
+    pages = re.findall(r"docs/results\.md#([\w-]+)", comment)
     assert patterns or pages or "not yet run" in comment
     for pattern in patterns:
         assert measured(pattern) in comment, measured(pattern)
@@ -86,11 +85,7 @@ def test_what_it_expects_was_measured(file: Path) -> None:
             (group,) = read_groups([ROOT / name for name in glob.glob(pattern, root_dir=ROOT)])
             used = {run["precision"] for run in group.runs}
             assert used == {composed(file.stem).precision}, "pin the precision of the figures"
-    titles = re.findall(
-        r"^#+ (.+)$", (ROOT / "docs/results.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    anchors = {"#" + re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in titles}
-    assert set(pages) <= anchors
+    assert set(pages) <= anchors(ROOT / "docs/results.md")
 
 
 def parameters(config: TrainConfig, image_size: int, classes: int = 10) -> int:

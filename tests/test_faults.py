@@ -8,6 +8,8 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +19,7 @@ import pytest
 import torch
 from checkpoints import write
 from conftest import SMALL, Run, SmallRun
-from test_resume import assert_same_run
+from test_resume import Limit, assert_same_run, failing_after
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import save_archive
@@ -31,42 +33,16 @@ from vit_train.training import pictures, reports
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-Limit = Callable[[Callable[..., Any]], Callable[..., Any]]
+def failing_open(limit: Limit) -> Callable[[Path, str], AbstractContextManager[Mock]]:
+    """Opening, and every write and flush, can fail."""
+    opening = limit(Path.open)
 
+    @contextmanager
+    def opened(path: Path, mode: str) -> Iterator[Mock]:
+        with opening(path, mode) as file:
+            yield Mock(wraps=file, write=limit(file.write), flush=limit(file.flush))
 
-def failing_after(calls: int) -> Limit:
-    """A file system that lets so many calls pass, then fails."""
-
-    def limit(function: Callable[..., Any]) -> Callable[..., Any]:
-        def limited(*what: Any, **more: Any) -> Any:
-            nonlocal calls
-            calls -= 1
-            if calls < 0:
-                raise FULL
-            return function(*what, **more)
-
-        return limited
-
-    return limit
-
-
-class File:
-    """A file whose every write and flush can fail."""
-
-    def __init__(self, file: Any, limit: Limit) -> None:
-        self.file, self.fileno = file, file.fileno
-        self.write, self.flush = limit(file.write), limit(file.flush)
-
-    def __enter__(self) -> "File":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-
-
-def failing_open(limit: Limit) -> Callable[[Path, str], File]:
-    opened = limit(Path.open)
-    return lambda path, mode: File(opened(path, mode), limit)
+    return opened
 
 
 def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
@@ -76,7 +52,7 @@ def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
         path = tmp_path / str(calls) / "last.safetensors"
         write(path, keep=1, step=1)
         write(path, keep=1, step=2)
-        limit = failing_after(calls)
+        limit = failing_after(calls, FULL)
         with monkeypatch.context() as patch:
             patch.setattr(Path, "open", failing_open(limit))
             patch.setattr(Path, "replace", limit(Path.replace))
@@ -96,16 +72,9 @@ def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
 def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = []
-
-    def failing(path: Path, *what: Any) -> None:
-        if len(saved) == 2:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        save_archive(path, *what)
-        saved.append(path)
-
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_manager, "save_archive", failing)
+        patch.setattr(checkpoint_manager, "save_archive", failing_after(2, error)(save_archive))
         outcome = run.fails(os.strerror(errno.EIO), "vit-train", *SMALL, "hydra.run.dir=run")
     last = Path("run/checkpoints/last.safetensors").absolute()
     assert f"{last} is intact; resume with: vit-train resume={last}\n" in outcome.err
@@ -126,14 +95,11 @@ def failing_writes(
 ) -> None:
     """Let the writing of a report fail, of those that are counted from 1."""
     where, name = REPORTS[pattern]
-    write, count = getattr(where, name), 0
+    write, number = getattr(where, name), count(1)
 
     def counted(path: Path, *what: Any) -> Any:
-        nonlocal count
-        if path.match(pattern):
-            count += 1
-            if fails(count):
-                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        if path.match(pattern) and fails(next(number)):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return write(path, *what)
 
     monkeypatch.setattr(where, name, counted)
@@ -159,14 +125,14 @@ def test_a_report_on_a_full_disk_is_complete_after_resuming_or_once_there_is_spa
     for pattern, place in zip(REPORTS, "abc", strict=True):
         last = Path(place, "checkpoints/last.safetensors")
         with monkeypatch.context() as patch:
-            failing_writes(patch, pattern, lambda count, last=last: last.exists())
+            failing_writes(patch, pattern, lambda number, last=last: last.exists())
             outcome = run.fails("is intact; resume with", *train, f"hydra.run.dir={place}")
         assert outcome.out.count(". Training continues, but no checkpoint is saved") == 1
         assert Path(pattern).stem in outcome.err
         run.succeeds("vit-train", f"resume={place}")
     for pattern in REPORTS:
         first = 1 if pattern == "pictures.png" else 2  # opened, a report has been written once
-        failing_writes(monkeypatch, pattern, lambda count, first=first: count == first)
+        failing_writes(monkeypatch, pattern, lambda number, first=first: number == first)
     run.says("the disk is writable again", *train, "hydra.run.dir=passing")
     for place in (*"abc", "passing"):
         assert_same_run(Path("undisturbed"), Path(place))
@@ -202,12 +168,10 @@ def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_again(
 
 
 def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-    count, sums = 0, Classify.step_sums
+    step, sums = count(1), Classify.step_sums
 
     def broken(self: Classify, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
-        nonlocal count
-        count += 1
-        return sums(self, model, images, targets) * (float("nan") if count in steps else 1)
+        return sums(self, model, images, targets) * (math.nan if next(step) in steps else 1)
 
     monkeypatch.setattr(Classify, "step_sums", broken)
 
@@ -279,15 +243,6 @@ def test_out_of_memory_in_evaluation_or_before_training_names_what_to_change(
     run.fails(words, "vit-train", *SMALL)
 
 
-def test_a_sweep_lists_the_commands_that_resume_its_jobs(run: Run) -> None:
-    sweep = ["-m", "seed=0,1", "train.max_minutes=1e-9", "hydra.sweep.dir=sweep"]
-    few = ["vit-train", *SMALL, "data.train_images=60"]
-    outcome = run.says("0 of 2 jobs finished", *few, *sweep)
-    assert "vit-results" not in outcome.out
-    commands = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
-    assert [Path(each).name for each in commands] == ["0", "1"]
-
-
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
     few = [*SMALL, "data.train_images=60", "train.epochs=1"]
     sweep = ["-m", "model.patch_size=4,5,8", "hydra.sweep.dir='my sweep'"]
@@ -346,5 +301,4 @@ def test_a_run_on_a_disk_that_cannot_be_written_does_not_begin_or_resume(
     run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run")
     assert mount("-o", "remount,ro", str(disk))
     for command in ([*SMALL, "hydra.run.dir=disk/new"], ["resume=disk/run"]):
-        outcome = run.fails("Read-only file system", "vit-train", *command)
-        assert "handler" not in outcome.err
+        assert "handler" not in run.fails("Read-only file system", "vit-train", *command).err

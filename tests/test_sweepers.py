@@ -1,5 +1,6 @@
 """Optuna maximizes the validation metric; a sweep's jobs can go to Slurm."""
 
+import re
 import shlex
 import sqlite3
 from contextlib import closing
@@ -37,20 +38,20 @@ def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:
 @pytest.mark.filterwarnings("ignore")  # Optuna's own dependencies warn when it is imported
 def test_optuna_maximizes_the_validation_accuracy(run: Run) -> None:
     assert composed(run, "experiment=tune")["sweeper"]["direction"] == "maximize"
-    search = ["experiment=tune", *FEW, "train.epochs=1"]
     rates = "hydra.sweeper.params={optim.lr:'choice(0.001,0.1)'}"
-    run.succeeds("vit-train", *search, rates, "hydra.sweeper.n_trials=2")
+    run.succeeds("vit-train", *SEARCH, rates, "hydra.sweeper.n_trials=2")
     runs = [read_json(path) for path in Path("outputs/tune").glob("*/summary.json")]
     text = Path("outputs/tune/optimization_results.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(text)["best_value"] == max(each["best_val"]["acc"] for each in runs)
     for each in runs:
         assert f"optim.lr={each['config']['optim']['lr']}" in shlex.split(each["command"])
     rates = "hydra.sweeper.params={optim.lr:'choice(-1,-2)'}"
-    failing = [*search, rates, "hydra.sweeper.n_trials=1", "hydra.sweep.dir=failing"]
+    failing = [*SEARCH, rates, "hydra.sweeper.n_trials=1", "hydra.sweep.dir=failing"]
     assert "failed jobs" in run.fails("must be greater than 0", "vit-train", *failing).err
 
 
 FEW = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16", "model.depth=1"]
+SEARCH = ["experiment=tune", *FEW, "train.epochs=1"]
 
 
 def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) -> None:
@@ -90,8 +91,11 @@ JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]
 
 
 def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
-    run.says("0 of 2 jobs finished", "vit-train", *JOBS, "train.max_minutes=1e-9")
-    run.succeeds("vit-train", "resume=jobs/1", "train.max_minutes=null")
+    outcome = run.says("0 of 2 jobs finished", "vit-train", *JOBS, "train.max_minutes=1e-9")
+    assert "vit-results" not in outcome.out
+    first, second = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
+    assert first.endswith("/0")
+    run.succeeds("vit-train", second, "train.max_minutes=null")
     outcome = run.succeeds("vit-train", *JOBS)
     assert outcome.out.count("resuming after step 1") == 1
     assert outcome.out.count("jobs/1 is finished") == 1
@@ -102,9 +106,6 @@ def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
     # The next steps are printed once for all of the sweep.
     assert outcome.out.count("\nnext ") == 1 and "vit-eval" not in outcome.out
     assert outcome.out.endswith("\nnext    vit-results jobs\n        tensorboard --logdir jobs\n")
-
-
-SEARCH = ["experiment=tune", *FEW, "train.epochs=1"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -45,16 +46,12 @@ def test_a_cut_connection_is_resumed_at_the_next_mirror_or_the_same(
     assert web.requests == [("/a", "bytes=0-"), ("/b", rest), ("/a", rest)]
 
 
-def test_a_part_file_of_an_earlier_run_is_continued(web: Loopback, target: Path) -> None:
-    part_of(target).write_bytes(CONTENT[:1234])
-    fetch(target, web.url("/a", server.whole(CONTENT)))
-    assert_whole(target)
-    assert web.requests == [("/a", "bytes=1234-")]
-
-
-def test_a_server_without_ranges_sends_everything_again(web: Loopback, target: Path) -> None:
+@pytest.mark.parametrize("serve", [server.whole, server.without_ranges])
+def test_a_part_file_of_an_earlier_run_is_continued_or_all_is_sent_again(
+    web: Loopback, target: Path, serve: Callable[[bytes], Answer]
+) -> None:
     part_of(target).write_bytes(CONTENT[:1_000_001])
-    fetch(target, web.url("/a", server.without_ranges(CONTENT)))
+    fetch(target, web.url("/a", serve(CONTENT)))
     assert_whole(target)
     assert web.requests == [("/a", "bytes=1000001-")]
 

@@ -69,19 +69,17 @@ def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> Non
         assert torch.equal(images.images, torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
 
-@pytest.mark.parametrize(("parts", "test_images", "val"), [
-    (("train", "val"), 8, False),
-    (("train", "test", "val"), 8, True),
-    (("train",), 1, False),
-    ((), 1, False),
+@pytest.mark.parametrize(("parts", "images", "val"), [
+    (("train", "val"), (8, 8), False),
+    (("train", "test", "val"), (8, 8), True),
+    (("train",), (7, 1), False),  # a tenth of the one tree is for testing
+    ((), (7, 1), False),
 ])  # fmt: skip
 def test_which_parts_of_the_tree_are_what(
-    tmp_path: Path, parts: tuple[str, ...], test_images: int, val: bool
+    tmp_path: Path, parts: tuple[str, ...], images: tuple[int, int], val: bool
 ) -> None:
     data = load_dataset(config(tree(tmp_path, *parts)))
-    assert len(data.test) == test_images and (data.val is not None) == val
-    if test_images == 1:  # carved from the one tree, a tenth
-        assert len(data.train) == 7
+    assert (len(data.train), len(data.test)) == images and (data.val is not None) == val
 
 
 def test_one_tree_is_split_by_the_seed_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -121,9 +119,7 @@ def damaged_tree(root: Path) -> Path:
     tree(root)
     (root / "cat" / "cut.jpg").write_bytes(jpeg()[:-600])
     (root / "cat" / "empty.png").write_bytes(b"")
-    (root / "dog" / "gif.png").write_bytes(b"")
-    save(root / "dog" / "gif.gif", Image.new("P", (8, 8)))
-    (root / "dog" / "gif.gif").rename(root / "dog" / "gif.png")
+    save(root / "dog" / "gif.gif", Image.new("P", (8, 8))).rename(root / "dog" / "gif.png")
     (root / "dog" / "text.jpeg").write_text("no image", encoding="utf-8")
     (root / "dog" / "dangling.jpg").symlink_to("nowhere")
     os.mkfifo(root / "dog" / "pipe.jpg")
@@ -263,10 +259,12 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
         assert (square(image, 4) == gray).all()
 
 
-def test_a_tilde_is_the_home_folder_for_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Cifar10Config, Stl10Config, FolderConfig])
+def test_a_tilde_is_the_home_folder_for_every_source(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Cifar10Config | Stl10Config | FolderConfig]
+) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    for kind in (Cifar10Config, Stl10Config, FolderConfig):
-        assert kind(root="~/data").root == "/home/somebody/data"
+    assert kind(root="~/data").root == "/home/somebody/data"
 
 
 def test_a_part_that_loses_all_images_is_refused(tmp_path: Path) -> None:
@@ -320,10 +318,8 @@ def test_cmyk_jpeg(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["png", "webp", "bmp"])
 def test_lossless_formats_come_exactly(tmp_path: Path, suffix: str) -> None:
     image = noise(12, 12)
-    options = {"lossless": True} if suffix == "webp" else {}
-    assert (
-        read_image(save(tmp_path / f"a.{suffix}", image, **options), 12, LIMIT)[0] == image
-    ).all()
+    path = save(tmp_path / f"a.{suffix}", image, lossless=True)  # which WebP alone can do without
+    assert (read_image(path, 12, LIMIT)[0] == image).all()
 
 
 @pytest.mark.parametrize(("orientation", "turn"), [(1, 0), (3, 2), (6, 3), (8, 1)])

@@ -37,6 +37,8 @@ def test_no_image_is_in_two_splits_and_none_is_lost() -> None:
     assert not ids(splits.train) & ids(splits.val)
     assert ids(splits.test) == ids(DATA.test)
     assert len(splits.val or []) == 40
+    assert ids(splits.val) == ids(make_splits(DATA, DataConfig()).val)
+    assert ids(splits.val) != ids(make_splits(DATA, DataConfig(split_seed=1)).val)
 
 
 @pytest.mark.parametrize("count, fraction, expected", [(96, 0.1, 10), (94, 0.1, 9), (4, 0.1, 1)])
@@ -90,14 +92,7 @@ def test_a_class_keeps_an_image_for_training_if_others_can_be_set_apart(seed: in
     assert len(some) == 3
 
 
-def test_the_seed_decides_and_nothing_else() -> None:
-    def val(seed: int) -> set[int]:
-        return ids(make_splits(DATA, DataConfig(split_seed=seed)).val)
-
-    assert val(0) == val(0) != val(1)
-
-
-def test_other_protocols() -> None:
+def test_other_protocols_and_what_they_refuse() -> None:
     assert make_splits(DATA, DataConfig(val="none")).val is None
     tested = make_splits(DATA, DataConfig(val="test", test_subset=10))
     assert ids(tested.val) == ids(tested.test) and len(tested.test) == 10
@@ -105,6 +100,9 @@ def test_other_protocols() -> None:
         make_splits(DATA, DataConfig(test_subset=101))
     with pytest.raises(ValueError, match="no split called 'val'"):
         make_splits(DATA, DataConfig(val="none")).named("val")
+    words = "cv_folds=401 needs at least 401 images, but there are only 400"
+    with pytest.raises(ValueError, match=words):
+        make_splits(DATA, DataConfig(cv_folds=401, cv_fold=0))
 
 
 def test_subsets_are_stratified_and_drawn_by_the_seed() -> None:
@@ -148,14 +146,6 @@ def test_every_image_is_validated_on_in_exactly_one_fold(folds: int, own: bool) 
             assert torch.equal(images.labels, (numbers % 4).clamp(max=2))
     again = make_splits(data, DataConfig(cv_folds=folds, cv_fold=0, split_seed=1))
     assert ids(again.val) != ids(parts[0].val)
-
-
-def test_a_fold_needs_an_image() -> None:
-    few = Dataset(numbered(4, 0), numbered(4, 1000), DATA.classes)
-    with pytest.raises(
-        ValueError, match="cv_folds=5 needs at least 5 images, but there are only 4"
-    ):
-        make_splits(few, DataConfig(cv_folds=5, cv_fold=0))
 
 
 def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:

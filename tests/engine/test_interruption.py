@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import posix
@@ -73,10 +74,7 @@ def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
 
 
 def test_time_is_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Trainer:
-        stop_requested = False
-
-    now, trainer = 1000.0, Trainer()
+    now, trainer = 1000.0, SimpleNamespace(stop_requested=False)
     monkeypatch.setattr("time.monotonic", lambda: now)
     deadline = Deadline(1.5)
     for now, up in ((1001.5, False), (1089, False), (1090, True)):
@@ -85,12 +83,9 @@ def test_time_is_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:
-    class Trainer:
-        stop_requested = False
-
     numbers = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
     before = [signal.getsignal(number) for number in numbers]
-    with stop_on_signals(Trainer) as stop:
+    with stop_on_signals(SimpleNamespace(stop_requested=False)) as stop:
         assert all(signal.getsignal(number) not in before for number in numbers)
     assert [signal.getsignal(number) for number in numbers] == before
     assert stop == []

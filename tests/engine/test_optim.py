@@ -99,8 +99,6 @@ def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
     assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
     assert rates[10] == 1.0 and rates[30] == pytest.approx(0.55) and rates[50] == pytest.approx(0.1)
     assert all(a > b for a, b in pairwise(rates[10:]))
-    late = [learning_rate(s, AdamWConfig(lr=1.0, warmup_epochs=99), 5, 2) for s in range(10)]
-    assert late[4] == late[5] == 1.0 and late[-1] < 0.1  # it takes half of the steps at most
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,6 @@ def test_fp32_is_fp32_in_products_and_convolutions_and_tf32_is_asked_for() -> No
         set_precision("tf32", CPU)
 
 
-CPU = torch.device("cpu")
-
-
 @pytest.mark.parametrize("cuda", [True, False])
 def test_auto_is_the_fastest_device_there_is(monkeypatch: pytest.MonkeyPatch, cuda: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
@@ -133,7 +130,6 @@ def test_auto_is_the_fastest_precision_of_a_gpu(
     )
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert pick_precision("auto", CUDA, WIDE).name == name
-    assert pick_precision("auto", CPU, WIDE).name == "fp32"
     assert Precision(name, CUDA).has_bf16 == bf16
     assert not Precision("fp32", CUDA).has_bf16 and Precision("bf16", CPU).has_bf16
 

@@ -135,11 +135,13 @@ def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
     assert fitted_temperature(found) == pytest.approx(best, rel=1e-3)
 
 
-def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:
+@pytest.mark.parametrize("wrong, temperature", [(0, COLDEST), (1, HOTTEST)])
+def test_perfect_and_meaningless_answers_have_a_finite_temperature(
+    wrong: int, temperature: float
+) -> None:
     labels = np.arange(6) % 3
-    for wrong, temperature in ((0, COLDEST), (1, HOTTEST)):
-        found = Predictions(labels, np.eye(3)[(labels + wrong) % 3])
-        assert fitted_temperature(found) == pytest.approx(temperature)
+    found = Predictions(labels, np.eye(3)[(labels + wrong) % 3])
+    assert fitted_temperature(found) == pytest.approx(temperature)
 
 
 @kinds
@@ -155,18 +157,18 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
     assert NUMBERS["selective_acc"](found) == pytest.approx(curve.mean())
 
 
-def test_a_mark_rests_on_enough_images() -> None:
+@pytest.mark.parametrize("right, marks", [(17, 0), (20, 3), (97, 1)])
+def test_a_mark_rests_on_enough_images(right: int, marks: int) -> None:
     """The first images of the highest confidence are right, all others wrong."""
-    for right, marks in ((17, 0), (20, 3), (97, 1)):
-        confidence = np.linspace(3, 1, 100)
-        labels = (np.arange(100) >= right).astype(int)
-        found = Predictions(labels, np.stack([confidence, np.zeros(100)], axis=1))
-        (axes,) = draw_coverage(found, ["a", "b"]).axes
-        assert len(axes.texts) == marks
-        axes.figure.draw_without_rendering()
-        for text in axes.texts:  # none reaches out of the chart
-            assert axes.bbox.x0 < text.get_window_extent().x0
-            assert text.get_window_extent().x1 < axes.bbox.x1
+    confidence = np.linspace(3, 1, 100)
+    labels = (np.arange(100) >= right).astype(int)
+    found = Predictions(labels, np.stack([confidence, np.zeros(100)], axis=1))
+    (axes,) = draw_coverage(found, ["a", "b"]).axes
+    assert len(axes.texts) == marks
+    axes.figure.draw_without_rendering()
+    for text in axes.texts:  # none reaches out of the chart
+        place = text.get_window_extent()
+        assert axes.bbox.x0 < place.x0 < place.x1 < axes.bbox.x1
 
 
 def test_an_empty_bin_has_no_bar_and_the_legend_hides_none() -> None:
@@ -228,14 +230,10 @@ def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
             assert min(text.get_fontsize() for text in texts) * figure.dpi / 72 > 11  # pixels
 
 
-def drawn_answers(count: int, classes: list[int]) -> Predictions:
-    rng = np.random.default_rng(0)
-    return Predictions(rng.choice(classes, count), rng.normal(size=(count, 5)))
-
-
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
 def test_the_matrix_is_that_of_scikit_learn(classes: list[int]) -> None:
-    answers = drawn_answers(200, classes)
+    rng = np.random.default_rng(0)
+    answers = Predictions(rng.choice(classes, 200), rng.normal(size=(200, 5)))
     expected = sk.confusion_matrix(answers.labels, answers.predicted, labels=range(5))
     matrix = confusion_matrix(answers)
     np.testing.assert_array_equal(matrix, expected)

@@ -37,10 +37,6 @@ def test_rollout_of_a_case_computed_by_hand() -> None:
     assert rollout(layers)[0].tolist() == [[0.375, 0.625], [0.0, 1.0]]
 
 
-def test_rollout_keeps_the_attention_of_a_token_at_one() -> None:
-    torch.testing.assert_close(rollout(random_attention(4)).sum(-1), torch.ones(2, 5).double())
-
-
 def test_relevance_is_the_naive_double_loop() -> None:
     layers, gradients = random_attention(3), random_attention(3)
     gradients = [gradient - 0.2 for gradient in gradients]

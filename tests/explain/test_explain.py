@@ -8,16 +8,6 @@ from conftest import SMALL, Run
 from vit_train.figures.maps import draw_positions, mosaic
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.tasks.classify import class_token_maps
-
-
-def test_a_map_is_the_class_tokens_row_of_the_attention() -> None:
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(embed_dim=16, depth=2, num_heads=2), 16)
-    _, attention = model(torch.randn(3, 3, 16, 16), return_attention=True)
-    maps = class_token_maps(attention[-1])
-    assert maps.shape == (3, 2, 4, 4)
-    assert maps[2, 1, 3, 0] == attention[-1][2, 1, 0, 1 + 3 * 4 + 0]
 
 
 def test_places_are_as_alike_as_their_vectors_and_shown_where_they_are() -> None:

@@ -83,12 +83,9 @@ def test_the_current_folders_settings_of_matplotlib_do_not_count(tmp_path: Path)
 
 def test_distances_say_what_a_dot_is_and_what_no_preference_would_be() -> None:
     (axes,) = draw_distances([[1.0, 2.0], [3.0, 4.0]], 32, even=16.5).axes
-    assert axes.get_title() == "one dot for each head"
     assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2], [3, 4], [16.5, 16.5]]
     assert axes.get_xticks().tolist() == [1, 2]  # layers are counted from 1, as heads are
     assert [set(line.get_xdata()) for line in axes.lines[:2]] == [{1}, {2}]
-    (text,) = axes.texts
-    assert text.get_text() == "even attention" and text.xy[1] == 16.5
 
 
 def row(images: float, **values: float) -> dict[str, float]:
@@ -103,7 +100,6 @@ def test_a_bar_is_as_long_as_the_mean_and_each_run_a_point() -> None:
     assert [patch.get_width() for patch in axis.patches] == [4, 2]
     assert [list(line.get_xdata()) for line in axis.lines] == [[1, 4, 7], [2]]
     assert [text.get_text() for text in axis.texts] == ["4 ± 3", "2"]
-    assert axis.get_xlabel() == "accuracy"
 
 
 def test_a_line_goes_through_the_means() -> None:
@@ -164,4 +160,3 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
         figure = curves([("one", [rows])], (measure,), "validation")
         (legend,) = figure.legends
         assert not legend.get_texts() and len(figure.axes[0].lines) == count
-        assert legend.get_title().get_text() == "solid: validation, dashed: training"

@@ -47,8 +47,6 @@ def test_the_first_images_are_shown_as_the_model_sees_them_in_evaluation() -> No
     for level, shown in enumerate(axes.images):
         pixels = shown.get_array()
         assert (pixels[:, :96] == level).all() and (pixels[:, -96:] == level).all()
-    lefts = [shown.get_extent()[0] for shown in axes.images]
-    assert len(set(lefts)) == 6 and lefts[:6] == lefts[6:]
 
 
 def test_a_map_lies_over_its_image_in_the_colors_of_the_scale_below() -> None:
@@ -60,8 +58,6 @@ def test_a_map_lies_over_its_image_in_the_colors_of_the_scale_below() -> None:
     assert np.abs(pixels[90, 90] - (0.8 * highest + 0.2 * 20)).max() < 1
     scale = axes.images[-1]
     assert scale.get_cmap().name == COLORS and scale.get_array().shape == (1, 256)
-    words = [text.get_text() for text in axes.texts]
-    assert words[-3:] == ["0", "highest of each map", "what it looks at"]
 
 
 def test_pictures_are_joined_unchanged() -> None:

@@ -20,10 +20,10 @@ def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d() -> None:
-    for dim in (8, 128):
-        config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
-        assert count(Block(config)) == 12 * dim**2 + 9 * dim
+@pytest.mark.parametrize("dim", [8, 128])
+def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d(dim: int) -> None:
+    config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
+    assert count(Block(config)) == 12 * dim**2 + 9 * dim
 
 
 @pytest.mark.parametrize("pre_norm", [True, False])
@@ -41,20 +41,20 @@ def test_norm_order_is_that_of_torch_transformer_encoder_layer(pre_norm: bool) -
     torch.testing.assert_close(ours(x)[0], theirs(x), rtol=0, atol=1e-10)
 
 
-def test_heads_classify_what_they_say() -> None:
+@pytest.mark.parametrize("head", ["token", "token_mlp", "gap", "gap_norm"])
+def test_heads_classify_what_they_say(head: str) -> None:
     torch.manual_seed(0)
     images = torch.randn(2, 3, 16, 16)
-    for head in ("token", "token_mlp", "gap", "gap_norm"):
-        config = ViTConfig(embed_dim=16, depth=2, num_heads=2, head=head, init="torch")
-        model = VisionTransformer(config, 16).eval()
-        x, _ = model.encode(model.tokens(images), need_weights=True)  # all tokens
-        assert x.shape[1] == 16 + ("gap" not in head)
-        y = model.norm(x).mean(1) if head == "gap" else model.norm(x[:, 0])
-        if head == "gap_norm":
-            y = model.norm(x.mean(1))
-        if head == "token_mlp":
-            y = torch.tanh(model.pre_head[0](y))
-        torch.testing.assert_close(model(images), model.head(y))
+    config = ViTConfig(embed_dim=16, depth=2, num_heads=2, head=head, init="torch")
+    model = VisionTransformer(config, 16).eval()
+    x, _ = model.encode(model.tokens(images), need_weights=True)  # all tokens
+    assert x.shape[1] == 16 + ("gap" not in head)
+    y = model.norm(x).mean(1) if head == "gap" else model.norm(x[:, 0])
+    if head == "gap_norm":
+        y = model.norm(x.mean(1))
+    if head == "token_mlp":
+        y = torch.tanh(model.pre_head[0](y))
+    torch.testing.assert_close(model(images), model.head(y))
 
 
 @pytest.mark.parametrize("field", ["dropout", "branch_dropout"])

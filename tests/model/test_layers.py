@@ -77,16 +77,6 @@ def test_gelu_agrees_with_torch_in_value_and_gradient(layout, lead):
     assert_same(scratch_gelu, F.gelu, (x,), upstream, rtol=0, atol=1e-10)
 
 
-def test_layer_norm_passes_gradcheck():
-    draw = drawer(2)
-    inputs = [t.requires_grad_() for t in (draw(2, 3, 5), draw(5), draw(5))]
-    assert torch.autograd.gradcheck(lambda *a: scratch_layer_norm(*a, 1e-5), inputs)
-
-
-def test_gelu_passes_gradcheck():
-    assert torch.autograd.gradcheck(scratch_gelu, (2 * drawer(3)(4, 7)).requires_grad_())
-
-
 def test_functions_leave_their_inputs_and_the_upstream_gradient_untouched():
     draw = drawer(4)
     tensors = draw(3, 5), draw(5), draw(5), draw(3, 5)

@@ -123,9 +123,9 @@ def test_where_tables_are_added(positions_at: str, tables: int) -> None:
     torch.testing.assert_close(model(images()), expected, rtol=0, atol=1e-10)
 
 
-def test_fixed_tables_are_not_learned() -> None:
-    for kind in ("sinusoidal", "sincos_2d"):
-        assert not list(build(positions=kind).pos_embed.parameters())
+@pytest.mark.parametrize("kind", ["sinusoidal", "sincos_2d"])
+def test_fixed_tables_are_not_learned(kind: str) -> None:
+    assert not list(build(positions=kind).pos_embed.parameters())
 
 
 @pytest.mark.parametrize("head", ["token", "gap"])

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
+from vit_train.interop.libraries import TORCHVISION
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout
 from vit_train.model.vit import VisionTransformer
@@ -39,39 +40,6 @@ def logits_and_gradients(model, batch):
     return logits.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
-def to_torchvision(state):
-    """Our parameters (or their gradients) under torchvision's names."""
-    outer = {
-        "cls_token": "class_token",
-        "pos_embed.0.weight": "encoder.pos_embedding",
-        "patch_embed.proj": "conv_proj",
-        "norm": "encoder.ln",
-        "head": "heads.head",
-    }
-    inner = {
-        "norm1": "ln_1",
-        "attn.qkv": "self_attention.in_proj",
-        "attn.proj": "self_attention.out_proj",
-        "norm2": "ln_2",
-        "mlp.fc1": "mlp.0",
-        "mlp.fc2": "mlp.3",
-    }
-    renamed = {}
-    for name, value in state.items():
-        if name in outer:
-            renamed[outer[name]] = value
-            continue
-        module, kind = name.rsplit(".", 1)
-        if module.startswith("blocks."):
-            _, index, part = module.split(".", 2)
-            separator = "_" if part == "attn.qkv" else "."
-            prefix = f"encoder.layers.encoder_layer_{index}.{inner[part]}"
-            renamed[f"{prefix}{separator}{kind}"] = value
-        else:
-            renamed[f"{outer[module]}.{kind}"] = value
-    return renamed
-
-
 # torchvision ------------------------------------------------------------------------------------
 
 
@@ -88,7 +56,7 @@ def build_torchvision(state, image_size=SIZE, **config):
         num_classes=CLASSES,
         norm_layer=functools.partial(nn.LayerNorm, eps=1e-5),
     )
-    reference.double().load_state_dict(to_torchvision(state))
+    reference.double().load_state_dict(TORCHVISION.to_theirs(state))
     return reference.eval()
 
 
@@ -109,7 +77,8 @@ def test_logits_and_gradients_are_torchvisions(kernels, config, image_size):
     expected, expected_gradients = logits_and_gradients(reference, batch)
     assert logits.std() > 0.1  # not the zero-initialized head
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
-    torch.testing.assert_close(to_torchvision(gradients), expected_gradients, rtol=0, atol=1e-10)
+    gradients = TORCHVISION.to_theirs(gradients)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=0, atol=1e-10)
 
 
 @kernels
@@ -184,10 +153,11 @@ def test_images_of_another_shape_are_refused(shape):
     assert str(shape) in str(caught.value)
 
 
-def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_the_last() -> None:
-    for depth, rates in ((1, [0]), (2, [0, 0.3]), (4, [0, 0.1, 0.2, 0.3])):
-        model = VisionTransformer(ViTConfig(embed_dim=8, depth=depth, num_heads=1, drop_path=0.3))
-        assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)
+@pytest.mark.parametrize("rates", [[0], [0, 0.3], [0, 0.1, 0.2, 0.3]], ids=len)
+def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_the_last(rates):
+    config = ViTConfig(embed_dim=8, depth=len(rates), num_heads=1, drop_path=0.3)
+    found = [block.drop_path.rate for block in VisionTransformer(config).blocks]
+    assert found == pytest.approx(rates)
 
 
 def test_layer_scale_multiplies_each_value_of_a_branch() -> None:

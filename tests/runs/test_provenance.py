@@ -42,32 +42,31 @@ def test_the_commit_is_the_one_at_the_start(tmp_path: Path) -> None:
         assert provenance.commit(tmp_path) == git(tmp_path, "rev-list", "--max-parents=0", "HEAD")
 
 
-def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name, kind, gpu", [("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")]
+)
+def test_the_machine_is_the_one_that_computes(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str, gpu: str | None
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
-    for name, kind, gpu in (("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")):
-        machine = provenance.machine(torch.device(name))
-        assert (machine["cpus"], machine["threads"]) == (12, 5)
-        assert (machine["device"], machine["gpu"]) == (kind, gpu)
+    machine = provenance.machine(torch.device(name))
+    assert (machine["cpus"], machine["threads"]) == (12, 5)
+    assert (machine["device"], machine["gpu"]) == (kind, gpu)
 
 
 def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def facts() -> tuple[object, ...]:
-        machine = provenance.machine(torch.device("cpu"))
-        return machine["cpu"], machine["cpu_capability"]
-
-    cpuinfo = tmp_path / "cpuinfo"
-    names = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n"
-    cpuinfo.write_text(names, encoding="utf-8")
-    monkeypatch.setattr(provenance, "CPUINFO", cpuinfo)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(platform, "processor", lambda: "arm")
-    assert facts() == ("Fast CPU @ 3 GHz", "AVX512")
-    cpuinfo.write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
-    assert facts() == ("arm", "AVX512")
-    cpuinfo.unlink()  # as on macOS and Windows
-    assert facts() == ("arm", "AVX512")
+    names = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n"
+    (tmp_path / "named").write_text(names, encoding="utf-8")
+    (tmp_path / "unnamed").write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
+    # There is no such file on macOS and Windows.
+    for file, cpu in (("named", "Fast CPU @ 3 GHz"), ("unnamed", "arm"), ("missing", "arm")):
+        monkeypatch.setattr(provenance, "CPUINFO", tmp_path / file)
+        machine = provenance.machine(torch.device("cpu"))
+        assert (machine["cpu"], machine["cpu_capability"]) == (cpu, "AVX512"), file
 
 
 def test_each_version_is_its_programs() -> None:

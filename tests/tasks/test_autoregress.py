@@ -29,18 +29,16 @@ def test_the_loss_is_each_predicted_patch_against_the_one_in_its_place(given_row
 
 def test_pictures_agree_where_the_image_is_given() -> None:
     task = Autoregress(AutoregressConfig(given_rows=1), VIT, (3, 16, 16), 10)
+    model = task.build_model()
     with torch.no_grad():
-        original, given, completion, ahead = task.pictures(task.build_model(), IMAGES, NO_LABELS)
+        original, given, completion, ahead = task.pictures(model, IMAGES, NO_LABELS)
+        torch.testing.assert_close(completion, model.generate(IMAGES))
+        torch.testing.assert_close(patchify(ahead, 4)[:, 4:], model(IMAGES))
     assert torch.equal(original, IMAGES)
     for picture in (given, completion, ahead):
         assert torch.equal(picture[:, :, :4], IMAGES[:, :, :4])
         assert not torch.equal(picture[:, :, 4:], IMAGES[:, :, 4:])
     assert (given[:, :, 4:] == 0).all()
-    model = task.build_model()
-    with torch.no_grad():
-        _, _, completion, ahead = task.pictures(model, IMAGES, NO_LABELS)
-        torch.testing.assert_close(completion, model.generate(IMAGES))
-        torch.testing.assert_close(patchify(ahead, 4)[:, 4:], model(IMAGES))
     assert not torch.allclose(completion, ahead)  # one goes on from what it has predicted
     # The first predicted patch has only true ones before it, in both ways of going on.
     torch.testing.assert_close(completion[:, :, 4:8, :4], ahead[:, :, 4:8, :4])

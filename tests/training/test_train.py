@@ -317,8 +317,7 @@ def test_each_split_is_what_it_is_called() -> None:
     assert torch.equal(run.splits.test.images, data.test.images)
     seen = torch.cat([labels for _, labels in run.val_loader or []])
     assert torch.equal(seen, run.splits.val.labels)
-    without = parts(val="none")
-    assert without.val_loader is None
+    assert parts(val="none").val_loader is None
 
 
 def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
