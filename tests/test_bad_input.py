@@ -89,7 +89,7 @@ TRAIN = {
     "data.cv_folds=5": "data.cv_fold=None, data.cv_folds=5: set both",
     "data.cv_folds=1 data.cv_fold=0": "data.cv_folds=1 must be at least 2",
     "data.cv_folds=5 data.cv_fold=-1": "data.cv_fold=-1 must be at least 0",
-    "data.cv_folds=5 data.cv_fold=1 data.val=test": "data.val=test does not",
+    "data.cv_folds=5 data.cv_fold=1 data.val=test": "instead of data.val=test",
     "data.sampler=even": "data.sampler=even must be one of: shuffled, balanced",
     # words that are no choice
     f"{FEW} model.activation=tanh": "gelu, gelu_tanh, relu, silu, swiglu",
@@ -211,9 +211,9 @@ TYPED = {
     "vit-eval --config-dir some --config-name config": "--config-name is only for vit-train",
     f"{OWN} --config-name confg": "vit-train: there is no confg.yaml\n",
     # what belongs to another choice
-    "vit-train task.teacher=run": "task.teacher here: task=distill has it",
+    "vit-train task.teacher=run": "task.teacher here: it needs task=distill",
     "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
-    "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
+    "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: it needs model=vit",
     "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
     "vit-train resume=run/config.yaml": "this file is not in a run's folder: name that folder",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
@@ -335,7 +335,7 @@ def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
     config = Path("some/config.yaml")
     for content in ("device: cpu\n", config.read_text(encoding="utf-8")):
         config.write_text(content, encoding="utf-8")
-        outcome = run.fails("--config-name=config: ", *own, "--config-name", "config")
+        outcome = run.fails("file of --config-name=config must", *own, "--config-name", "config")
         assert "begin with 'defaults: [train, _self_]'" in outcome.err
         assert "the command in its summary.json" in outcome.err
     config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")

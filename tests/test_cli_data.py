@@ -116,7 +116,7 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
         said = run.succeeds(*command).said
         assert [said.count(words) for words in WARNINGS] == [1] * 3, (command, said)
     single = ["vit-predict", "ckpt=run", "images=scans/a/dark.png"]
-    run.says("1 image of nearly one color, scans/a/dark.png: 16-bit files must use", *single)
+    run.says("1 image of nearly one color, scans/a/dark.png: if these are 16-bit files", *single)
 
 
 UNEVEN = [

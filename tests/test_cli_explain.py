@@ -148,7 +148,7 @@ def test_below_a_map_is_the_prediction_whatever_class_is_explained(
     (axes,) = Explainer(trained, target=target).draw_maps(images, ["a", "b", "c"]).axes
     heading, *drawn, _, _, legend = (text.get_text() for text in axes.texts)
     assert heading == "" and drawn == expected
-    assert f"raised {target or 'the predicted class'}" in legend.replace("\n", " ")
+    assert f"raised the logit of {target or 'the predicted class'}" in legend.replace("\n", " ")
 
 
 def test_all_methods_are_drawn_side_by_side_over_the_image(small_run: SmallRun) -> None:

@@ -184,7 +184,7 @@ def test_a_nan_loss_is_reported_with_its_step_and_batch(
 ) -> None:
     not_a_number_at(monkeypatch, {8})
     train = ["vit-train", *SMALL, *ONE_MICRO_BATCH, "checkpoint.every_steps=1"]
-    outcome = run.fails("NaN or infinity at step 8 (batch 3 of epoch 2)", *train)
+    outcome = run.fails("NaN or infinite at step 8 (batch 3 of epoch 2)", *train)
     assert "optim.lr" in outcome.err and "intact" not in outcome.err
     assert read_json(Path("run/summary.json"))["status"] == "diverged"
     assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).step == 7

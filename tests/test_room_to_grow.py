@@ -93,7 +93,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     rows = csv_rows("run/metrics.csv")
     assert all(abs(float(row["val_overconfidence"])) <= 1 for row in rows)
     assert Path("run/eval-test-last/confidence.png").stat().st_size > 500
-    words = "there is no setting model.depth here: model=vit has it"
+    words = "there is no setting model.depth here: it needs model=vit"
     run.fails(words, "vit-train", "model=mlp", "model.depth=3")
     for table, name in (
         (DATA_CONFIGS, "stripes"),
@@ -304,7 +304,7 @@ def test_parts_of_a_module_work_with_every_command(
     own, folder = "import=my_parts", "hydra.run.dir=run"
     for missing in ("positions=ramp", "schedule=quadratic", "activation=relu2"):
         (setting,) = (each for each in CHOSEN if missing in each)
-        run.fails("; add import= with the module", "vit-train", *SMALL, setting)
+        run.fails("; if your own module registers it, add import=", "vit-train", *SMALL, setting)
     run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
     run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")
     run.says("noted epoch 2", "vit-train", own, "resume=run", "train.max_minutes=null")

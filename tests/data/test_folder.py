@@ -170,7 +170,7 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     broken = decode_cached([path, zero], 8, LIMIT).broken
-    assert broken[0] == f"the file is larger than an image of max_pixels={LIMIT} can be"
+    assert broken[0] == f"the file is too large for an image of max_pixels={LIMIT}"
     assert broken[1] == "not a regular file"
 
 

@@ -303,7 +303,7 @@ def test_the_first_step_that_is_not_finite_ends_the_run_before_its_epoch_is_repo
     broken: Collection[int], make: Callable[[], nn.Module], place: str
 ) -> None:
     recorder = Recorder()
-    with pytest.raises(NonFinite, match=f"NaN or infinity at {place}"):
+    with pytest.raises(NonFinite, match=f"NaN or infinite at {place}"):
         train(data(broken), recorder, model=make(), log_every=6)
     assert not recorder.epochs
 

@@ -30,7 +30,7 @@ def logged_to(path: Path) -> Iterator[None]:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formatter that makes every log line printable, on the terminal and in the file."""
+    """Formatter that makes every log line printable, on the terminal and in log files."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), keep="\n")

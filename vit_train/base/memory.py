@@ -6,7 +6,7 @@ from vit_train.base.text import counted
 
 
 def memory_bytes() -> float:
-    """Return the machine's memory, or infinity if the system does not report it (Windows)."""
+    """Return the machine's memory in bytes; infinity if the system does not report it (Windows)."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError):
@@ -24,7 +24,7 @@ def require_memory(needed: float, what: str, advice: str) -> None:
 
 
 def require_attention_fits(needed: float, image_size: int) -> None:
-    """Raise ValueError if the attention for an image of this size needs too much memory."""
+    """Raise ValueError if the machine lacks the `needed` bytes for attention at this image size."""
     require_memory(
         needed,
         f"the attention between all patches of an image of {image_size} by {image_size}",
@@ -37,7 +37,7 @@ def gigabytes(count: float) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if Python, or PyTorch on any device, could not allocate memory."""
+    """Return True if the error means that Python or PyTorch, on any device, ran out of memory."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
 
@@ -47,7 +47,7 @@ SPLIT_BYTES = 6
 
 
 def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:
-    """Raise ValueError if images of `size` by `size` exceed the memory; name the `settings`."""
+    """Raise ValueError, naming the `settings`, if this many images do not fit into memory."""
     require_memory(
         images * size**2 * bytes_per_pixel,
         f"{settings}: {counted(images, 'image')} of {size:,} by {size:,}",

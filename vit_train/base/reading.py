@@ -1,7 +1,8 @@
-"""Reading plain values from untrusted files, bounded before any other code walks them.
+"""Plain values from untrusted files, whose size is checked before other code walks them.
 
-A few hundred bytes can describe a value that takes forever to walk: nested mappings that each
-contain the next one twice, forty levels deep; YAML's aliases; a list that contains itself.
+A few hundred bytes can describe a value that takes forever to walk. Examples are mappings nested
+forty levels deep, each of which contains the next one twice; YAML aliases; and a list that contains
+itself.
 """
 
 import difflib
@@ -20,14 +21,14 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Refused(ValueError):
-    """A file of the wrong kind or size."""
+    """The kind, size or content of a file is not allowed."""
 
 
 def require_plain(value: Any, what: str, nodes: int) -> None:
-    """Raise Refused unless a value is plain: nested mappings and sequences of bounded size.
+    """Raise Refused unless a value consists of numbers, strings, None, mappings and sequences.
 
-    Their single values are numbers, strings and None. A shared part counts each time it occurs, so
-    that a later walk of the value takes at most `nodes` steps and is at most `DEPTH` deep.
+    A value may have at most `nodes` parts, nested at most `DEPTH` deep. A part that occurs several
+    times counts each time, because other code walks it each time.
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
@@ -54,13 +55,13 @@ def require_config(stored: Any, what: str) -> None:
     if not isinstance(stored, dict):
         raise Refused(f"{what} contains no settings")
     if "${" in repr(stored):
-        raise Refused(f"{what} contains an interpolation, ${{…}}, which a run's settings must not")
+        raise Refused(f"{what} contains an interpolation, ${{…}}: replace it with a value")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Flatten {"model": {"depth": 6}} to [("model.depth", 6)].
 
-    Values other than numbers and strings become JSON.
+    Convert values other than numbers and strings to JSON.
     """
     pairs: list[tuple[str, Any]] = []
     for key, value in config.items():
@@ -78,21 +79,21 @@ JSON_NODES = 1_000_000
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does."""
+    """Open a file for reading; raise Refused if it is not regular, OSError if opening it fails."""
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
     return path.open("rb")
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean …?" with the most similar path in a missing path's folder, or ""."""
+    """Return ", did you mean …?" with a path similar to a missing path, or "" without any."""
     others = [each.name for each in path.parent.glob("*") if each != path]
     near = difflib.get_close_matches(path.name, others, 1)
     return f", did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Return a file's text; raise Refused if it is not regular, or larger than `limit` bytes.
+    """Return a file's text; raise Refused if the file is not regular or exceeds `limit` bytes.
 
     A device may never end, and opening a pipe blocks until something writes to it. Bytes that are
     not UTF-8 become "�".
@@ -105,7 +106,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file; raise Refused, naming the file, if anything is wrong."""
+    """Return the value in a JSON file; raise Refused, naming the file, if the file is invalid."""
     text = read_text(path, JSON_BYTES)
     try:
         value = json.loads(text)
@@ -116,7 +117,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, {} if there is no file; raise Refused if it is damaged."""
+    """Return a file's JSON object, or {} if there is no file; raise Refused if it is invalid."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise Refused(f"{path} is not a JSON object")
@@ -135,7 +136,7 @@ def read_config(path: Path) -> str:
 
 
 def typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Check a value and all its parts against a type; raise Refused, naming the wrong part.
+    """Convert a value to a type; raise Refused, naming the part, if a part does not match.
 
     `kind` may be a dataclass, list[…], dict[str, …], tuple[…], a union, Any or a class. A dataclass
     is made from a dict of its fields; fields with a default may be missing. An int is accepted as a
@@ -166,7 +167,7 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
 
 
 def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
-    """Return a dataclass made from the values of its fields; raise Refused if one is missing."""
+    """Make a dataclass from its fields' values; raise Refused if a required value is missing."""
     for field in fields(kind):
         if field.name not in values and field.default is field.default_factory is MISSING:
             raise Refused(f"{name}.{field.name} is missing".removeprefix("."))
@@ -180,7 +181,7 @@ def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
 
 
 def instance(value: Any, kind: Any, name: str) -> Any:
-    """Return a value if it is an instance of a class (a bool is not an int); else raise Refused."""
+    """Return a value if it is of this class (a bool is not an int); otherwise raise Refused."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         wanted = getattr(kind, "__name__", "list")
         raise Refused(f"{name[:80]} must be of type {wanted}, not {type(value).__name__}")

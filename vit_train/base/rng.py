@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """A function that makes this thread's generators, one per image, at its first call.
+    """Each thread's own function that returns its generators, one per image.
 
-    None means PyTorch's global generator, which all threads share.
+    A thread without such a function uses PyTorch's global generator, which all threads share.
     """
 
     generators: Callable[[], list[torch.Generator]] | None = None
@@ -26,9 +26,8 @@ PER_IMAGE = ThreadGenerators()
 def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
     """Within the block, give each of this thread's images its own generator.
 
-    `indices` are the images' indices in the whole batch. A generator is a pure function of the
-    seed, the step and the image's index, so that an image gets the same dropout no matter how the
-    batch is split.
+    `indices` are the images' indices in the whole batch. A generator depends only on the seed, the
+    step and the image's index, so that an image gets the same dropout however the batch is split.
     """
     # Making generators takes time, and most models do not need them.
     PER_IMAGE.generators = functools.cache(
@@ -41,13 +40,13 @@ def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterat
 
 
 def seeded_generator(seed: int, *key: int) -> torch.Generator:
-    """Make a generator that is a pure function of these numbers (NumPy's SeedSequence)."""
+    """Make a generator that depends only on the seed and the key (NumPy's SeedSequence)."""
     state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw ones with this probability, otherwise zeros, in the shape of `like` (B,…)."""
+    """Draw a tensor shaped like `like` (B,…): 1 with this probability, otherwise 0."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)

@@ -26,8 +26,8 @@ Entry = TypeVar("Entry")
 def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
     """Return a dataclass field with its help text and its allowed values.
 
-    `bounds` are named as in BOUNDS; they apply to each number in a list, but not to None. A
-    callable default is called to make the value.
+    The `bounds`, named as in BOUNDS, apply to a number and to each number in a list, but not to
+    None. If the default is callable, it is called to make the field's default.
     """
     metadata = {"help": text, "choices": choices, "bounds": bounds}
     if callable(default):
@@ -55,7 +55,7 @@ class Settings:
 
 
 def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null: str) -> None:
-    """Raise ValueError if the value, or one in a list of values, is not allowed."""
+    """Raise ValueError if the value, or an item of a list, is not allowed."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             require_allowed(f"{name}[{number}]", item, metadata, "")
@@ -64,7 +64,7 @@ def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null:
 
 
 def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
-    """Describe the requirement that the value violates; "" if it violates none."""
+    """Describe the requirement that a value violates, or return "" if the value is allowed."""
     choices, bounds = metadata.get("choices"), metadata.get("bounds", {})
     if choices and value not in choices:
         return f"one of: {', '.join(str(choice).lower() for choice in choices)}"
@@ -79,11 +79,11 @@ def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
 
 
 def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
-    """Return the entry that a setting, `key`, names; raise ValueError if there is none."""
+    """Return the entry called `name`, or raise ValueError, naming the setting `key`."""
     if name not in table:
         raise ValueError(
-            f"{key}={name} must be one of: {', '.join(table)}; add import= with the module that "
-            "registers another"
+            f"{key}={name} must be one of: {', '.join(table)}; if your own module registers it, "
+            "add import=MODULE"
         )
     return table[name]
 
@@ -91,12 +91,12 @@ def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
 def registered(table: Mapping[type, Entry], settings: object) -> Entry:
     """Return the table's entry for the settings' class or, failing that, for its nearest base.
 
-    Raise ValueError if none of them has an entry.
+    Raise ValueError if neither the class nor a base has an entry.
     """
     kind = type(settings)
     for base in kind.__mro__:
         if base in table:
             return table[base]
     raise ValueError(
-        f"{kind.__name__} has no constructor: register one in the table of constructors"
+        f"{kind.__name__} has no constructor: add one to the table that docs/extending.md names"
     )

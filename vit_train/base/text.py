@@ -1,6 +1,6 @@
 """Text from outside, such as file names and class names, made safe to display and to write.
 
-Control characters, markup and formulas in it have no effect.
+Control characters, markup and formulas in such text have no effect.
 """
 
 import csv
@@ -18,7 +18,7 @@ CLASS_NAME = 40
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape all characters that could move the cursor, color text or reverse it, except `keep`."""
+    """Escape characters that could move the cursor, or color or reverse text, except `keep`."""
     return "".join(
         each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
         for each in text
@@ -26,7 +26,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def file_name(text: str) -> str:
-    """Return text as a part of a file name of at most 47 bytes; different texts stay different."""
+    """Turn text into a file name of at most 47 bytes; different texts give different names."""
     plain = re.sub(r"[^\w.-]+", "_", text)
     if plain == text and len(plain.encode()) <= NAME_BYTES:
         return plain
@@ -35,14 +35,14 @@ def file_name(text: str) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as lines of CSV; no text in them is a formula for a spreadsheet."""
+    """Return rows as lines of CSV, in which a spreadsheet finds no formulas."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([plain_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
 
 
 def plain_cell(cell: object) -> object:
-    """Return a cell with a leading ' if a spreadsheet would compute it; numbers stay numbers."""
+    """Prefix a cell with ' if a spreadsheet would treat it as a formula; do not change numbers."""
     computed = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     if not computed or re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(cell)):
         return cell
@@ -65,13 +65,13 @@ def print_signs_in_any_encoding() -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 step", "2 steps" or "2 classes"."""
+    """Return a number with its noun: "1 step", "2 steps" or "2 classes"."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def shortened(title: str, length: int = 22) -> str:
-    """Return a title without control characters, ending in an ellipsis if it is too long."""
+    """Escape control characters in a title, and cut it to `length` with an ellipsis."""
     title = printable(title)
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
@@ -83,7 +83,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return a message's first line, and its second line if the first ends with a colon.
+    """Return the first line of an error's message; the second, too, if the first ends with a colon.
 
     For an error without a message, return the name of its class.
     """
@@ -93,7 +93,7 @@ def reason(error: BaseException) -> str:
 
 
 def render(room: str, template: str, **content: object) -> str:
-    """Return a page made from a template; `content` adds no markup or control characters."""
+    """Fill in a template of the package `room`, escaping markup and control characters."""
     from jinja2 import (
         Environment,
         PackageLoader,

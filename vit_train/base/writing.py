@@ -26,11 +26,10 @@ logger = logging.getLogger(__name__)
 def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
     """Open a new file that replaces `path` once the block has ended and the file is on disk.
 
-    Up to `keep` older files are renamed, as listed by `generations`.
+    Keep up to `keep` older versions of the file, under the names that `generations` finds.
 
-    A reader sees either the old file or the complete new one; a link of that name is replaced, not
-    followed. After a failure, everything is as before. Raise Refused for a device or a pipe, which
-    would also be replaced.
+    A reader sees either the old file or the complete new one. If `path` is a link, replace the link
+    itself. After a failure, everything is as before. Raise Refused if `path` is a device or a pipe.
     """
     if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
         raise Refused(f"{path} is not a regular file, and would be replaced: choose another name")
@@ -83,15 +82,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def open_to_append(path: Path) -> IO[str]:
-    """Open a regular or new file for appending text; raise Refused for anything else."""
+    """Open a new or regular file to append text; raise Refused for anything else."""
     require_own_file(path)
     return path.open("a", encoding="utf-8")
 
 
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
-    """Replace everything after the first `start` bytes of a regular file; at 0, it may be new.
+    """Replace everything after the first `start` bytes of a regular file.
 
-    Raise Refused for anything else, and FileNotFoundError for a file that no longer exists.
+    If `start` is 0, the file may be new; otherwise raise FileNotFoundError if it no longer exists.
+    Raise Refused for a path that is not a regular file.
     """
     require_own_file(path)
     with path.open("r+b" if start else "wb") as file:
@@ -106,7 +106,7 @@ class InUse(ValueError):
 
 @contextlib.contextmanager
 def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
-    """Hold a lock file within the block; it is also released when the process ends.
+    """Hold a lock within the block; the system also releases it if the process ends.
 
     If another process holds the lock, log the message `waiting` and wait; without a message, raise
     InUse. If the file system does not support locks, log a warning.
@@ -131,7 +131,7 @@ def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
 
 def lock(file: IO[str], wait: bool) -> None:
     if sys.platform == "win32":
-        raise OSError(errno.ENOSYS, "not on Windows")
+        raise OSError(errno.ENOSYS, "not supported on Windows")
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -150,9 +150,9 @@ def require_own_folder(path: Path) -> None:
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     """Write a file atomically, and keep up to `keep` older files.
 
-    The older files of last.safetensors are last-1.safetensors, the newest of them, and so on.
-    Between two renames, and if the last one fails, last-1.safetensors is the newest file. If
-    writing fails with OSError, nothing changes.
+    The older versions of last.safetensors are last-1.safetensors, which is the newest, then
+    last-2.safetensors and so on. Between two renames, and if the last rename fails,
+    last-1.safetensors is the newest file. If writing raises OSError, no file changes.
     """
     path.parent.mkdir(
         exist_ok=True
@@ -164,7 +164,7 @@ def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
 
 
 def generations(path: Path) -> list[Path]:
-    """Return this file and its older versions, as far as they exist, newest first."""
+    """Return the versions of a file that exist, newest first: the file, then its older versions."""
     pattern = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
     found = [file for file in path.parent.glob("*") if pattern.fullmatch(file.name)]
     return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9

@@ -1,1 +1,1 @@
-"""The console commands. Torch is imported only after the arguments are accepted."""
+"""The console commands. PyTorch is imported only after the arguments are accepted."""

@@ -32,15 +32,16 @@ FLAGS = ("overrides", "help", "config_dir", "cfg")
 
 
 def refuse(message: str) -> NoReturn:
-    """Replace argparse's `error`, which would print the usage and end the process."""
+    """Raise ValueError, in place of argparse's `error`, which prints the usage and exits."""
     raise ValueError(message)
 
 
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
-    """Return the settings in Hydra's grammar, with quotes around the values of these `paths`.
+    """Return the settings in Hydra's grammar: quote the existing paths among their values.
 
-    If an existing path is given without a key, suggest the first of `paths`. Raise ValueError for
-    an argument that is not a setting, and for a group that is not one of the command's `groups`.
+    `paths` are the settings that hold paths. Raise ValueError for a group that is not in `groups`,
+    and for an argument that is not a setting; if the argument is an existing path, suggest the
+    first of `paths` as its key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
@@ -56,9 +57,9 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
 
 
 def quote_path(setting: str, paths: Sequence[str]) -> str:
-    """Quote the value of a setting for Hydra's grammar if it is one of `paths` and exists.
+    """Quote a setting's value for Hydra's grammar if the setting is in `paths` and the path exists.
 
-    A leading ~ means the home folder; shells do not expand it after a key with a dot.
+    Replace a leading ~ with the home folder, because shells do not expand ~ after a key with a dot.
     """
     key, _, value = setting.partition("=")
     is_path = key in paths and (value.startswith("~") or exists(value))
@@ -71,7 +72,7 @@ def quoted(path: Path | str) -> str:
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
-    """Return the config that Hydra composes, including any presets in the user's own folder."""
+    """Compose the config with Hydra, including any presets in the folder given by --config-dir."""
     settings = list(flags.overrides)
     if flags.config_dir:
         own = quoted(f"file://{Path(flags.config_dir).absolute()}")
@@ -81,10 +82,10 @@ def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
 
 
 def import_own_parts() -> None:
-    """Import the modules, named by `import=A,B` or VIT_TRAIN_IMPORT, that register own parts.
+    """Import the user's modules, named by `import=A,B` or VIT_TRAIN_IMPORT.
 
-    They may be in the current folder. Only the user can name them: no config or checkpoint can make
-    the program import anything. Raise ValueError if a module cannot be found.
+    The modules register the user's own parts and may be in the current folder. A config or a
+    checkpoint cannot make the program import a module. Raise ValueError if a module is missing.
     """
     arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
     names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
@@ -107,10 +108,10 @@ def read_command(
     paths: Sequence[str],
     any_flag: bool = False,
 ) -> argparse.Namespace:
-    """Return the flags and settings that were typed, or print the version or the help and exit.
+    """Return the flags and settings of the command line; for --version and --help, print and exit.
 
-    Raise ValueError for invalid flags and settings and, unless the command accepts `any_flag` of
-    Hydra, for flags of sweeps.
+    Raise ValueError for invalid flags and settings. Unless the command accepts `any_flag` of
+    Hydra, raise ValueError also for flags that are not in FLAGS.
     """
     if "--version" in sys.argv:
         print(version_line())
@@ -120,7 +121,7 @@ def read_command(
     # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
-        raise ValueError("--experimental-rerun could run any code: repeat the run's command")
+        raise ValueError("--experimental-rerun could run any code: use the run's command instead")
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
@@ -132,7 +133,7 @@ def read_command(
         chosen = [f"{group}: {', '.join(choices(group, folders))}" for group in sorted(groups)]
         heading = ["\n== Groups, chosen by group=name =="] if groups else []
         settings = ["\n== Current settings (change them with key=value) ==", *described(config)]
-        end = "\nAdd --cfg job to print the settings alone."
+        end = "\nAdd --cfg job to print only the settings."
         print(about, *heading, *chosen, *settings, end, sep="\n")
         sys.exit()
     return flags
@@ -141,14 +142,14 @@ def read_command(
 def choices(group: str, folders: Sequence[Path]) -> list[str]:
     """Return the choices of a group: presets in these folders, and registered names.
 
-    Hydra takes 40 ms to list the choices of each group.
+    Hydra's own list of choices would take 40 ms for each group.
     """
     files = (file for folder in folders for file in (folder / group).glob("*.yaml"))
     return sorted({*CHOSEN_BY_NAME.get(group, {}), *(file.stem for file in files)})
 
 
 def described(config: DictConfig, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a config as YAML, with the help text of each setting above it."""
+    """Yield the lines of a config as YAML, with each setting's help text above the setting."""
     kind: Any = OmegaConf.get_type(config)
     container: Any = OmegaConf.to_container(config)
     texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
@@ -169,10 +170,10 @@ def console_command(
 ) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
     """Turn a function of settings into a console command that reads them from the command line.
 
-    `vit_eval` becomes `vit-eval`, and its docstring the beginning of the help. `groups` are the
-    command's groups in conf/, each with its default. `paths` are the settings that hold paths; the
-    first is the most likely meaning of a path without a key. The function itself imports torch, so
-    that mistakes are reported at once.
+    The function `vit_eval` becomes `vit-eval`; its docstring is the first part of the help.
+    `groups` maps the command's groups in conf/ to their defaults. `paths` are the settings that
+    hold paths; a path without a key most likely belongs to the first. PyTorch is imported only
+    within the function, so that mistakes in the settings are reported at once.
     """
 
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:

@@ -37,13 +37,13 @@ OTHER_NAMES = {
 
 
 def from_hydra(error: BaseException) -> bool:
-    """Return True for an error of Hydra or a plugin, such as a missing Slurm or database."""
+    """Return True if Hydra or a plugin raised the error, for example because Slurm is missing."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in HYDRA
 
 
 def explain(error: BaseException, kind: type = TrainConfig) -> str:
-    """Describe an error in a few lines; the middle of a very long line is left out.
+    """Describe an error in a few lines; replace the middle of a very long line with an ellipsis.
 
     `kind` is the dataclass of the command's settings.
     """
@@ -83,7 +83,7 @@ def no_such_setting(asked: str, kind: type) -> str:
         if name in all_settings(each)
     ]
     if having:
-        return f"there is no setting {asked} here: {group}={' or '.join(having)} has it"
+        return f"there is no setting {asked} here: it needs {group}={' or '.join(having)}"
     known = all_settings(kind)
     same = sorted(key for key in known if key.endswith(f".{name}") and name != "name")
     similar = difflib.get_close_matches(asked, sorted(known), n=1, cutoff=0.75)
@@ -135,7 +135,7 @@ EXPECTED = (
 def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     """Turn errors that the user can fix into one message; HYDRA_FULL_ERROR=1 shows the traceback.
 
-    The same variable keeps Hydra from printing errors itself, so this function sets it. `kind` is
+    This variable also keeps Hydra from printing errors itself, so this function sets it. `kind` is
     the dataclass of the command's settings.
     """
     print_signs_in_any_encoding()
@@ -155,9 +155,9 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """Exit with status 1 if stdout cannot be written; do so silently if its reader has gone.
+    """Exit with status 1 if stdout cannot be written, silently if its reader has ended.
 
-    Logging hides such errors, so they do not end training.
+    Logging ignores write errors, so that they do not end training.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`resume=RUN`, `extend=RUN` and `fork=RUN`: the run's own settings, and the changes allowed."""
+"""`resume=RUN`, `extend=RUN` and `fork=RUN`: the run's settings, and which of them may change."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -36,9 +36,10 @@ KEPT = (
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return these settings, completed with values that the run in the folder has determined.
+    """Return `config` if the run in the folder has the same settings, otherwise None.
 
-    Return None if that run has other settings.
+    In the returned config, init_from= and task.teacher= name single runs, and precision=auto is
+    replaced with the precision that the run has chosen.
     """
     from vit_train.training.train import with_named_runs
 
@@ -55,8 +56,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """Return the settings of the run that `extend=` names, with the changes from the command line.
 
     Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
-    half of them. Raise ValueError if that run is not finished, or if its state does not allow a
-    change.
+    half of the epochs. Raise ValueError if that run is not finished, or if a changed setting would
+    not fit its saved state.
     """
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder)}
@@ -71,7 +72,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
 def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `fork=` names, with the changes from the command line.
 
-    Raise ValueError if it has no checkpoint, or for a change that its state rules out.
+    Raise ValueError if that run has no checkpoint, or if a changed setting would not fit its saved
+    state.
     """
     folder, named = resumed_run(composed.fork, "fork")
     checkpoint = named or last_checkpoint(folder)
@@ -84,10 +86,10 @@ def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig
 def changed(
     argument: str, stored: dict[str, Any], composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
-    """Return a run's settings with the changes from the command line, if `argument` allows them.
+    """Return a run's settings with the changes from the command line.
 
-    `argument` is one of CONTINUED. Raise ValueError for a change that would make it a different
-    run.
+    `argument`, one of CONTINUED, determines which settings may change. Raise ValueError if any
+    other setting is changed.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
@@ -112,16 +114,17 @@ def changed(
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
-    """Remove from a run's settings any addresses from which this machine would download.
+    """Disable downloading in a run's settings, and replace its URLs with the installed preset's.
 
-    The run may be somebody else's; for the user's own runs, the images are already on disk. Raise
-    ValueError for a raised limit on an image's pixels that is not among the `keys` given.
+    The run may be somebody else's; the images of the user's own runs are already on disk. Raise
+    ValueError if the run raises data.max_pixels above the default, unless the user has set it (it
+    is in `keys`).
     """
     usual, data = default_settings(stored)["data"], settings.data
     limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
     if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
         raise ValueError(
-            f"this run reads images of up to {limit:,} pixels: if you trust them, add "
+            f"this run reads images of up to {limit:,} pixels: if you trust the images, add "
             f"data={data.name} data.max_pixels={limit}, and the run's other data settings"
         )
     data.download = False
@@ -130,15 +133,15 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the settings and groups that these arguments name; for a={b: 1}, return a.b."""
+    """Return the settings and groups that the `overrides` name; for a={b: 1}, return a.b."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return the settings that a key or a group sets and that may not change.
+    """Return the settings that a key or a group sets and that must not change.
 
-    An `experiment` may set any of them, so all are returned for it.
+    An `experiment` may set any setting, so return all settings that must not change.
     """
     fixed = [name for name in settings if name != argument and not may_change(name, argument)]
     below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
@@ -146,11 +149,11 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 
 
 def may_change(key: str, argument: str) -> bool:
-    """Return True if a setting may differ from the run that `argument` names.
+    """Return True if `argument`, one of CONTINUED, allows a run's setting to change.
 
-    When resuming, a setting may differ if it does not change results, or only by rounding. The
-    precision may differ because another machine may lack the run's own; the summary records the
-    precision of every step.
+    When resuming, a setting may differ if it changes results by no more than rounding. The
+    precision may differ because another machine may not support the original precision; the summary
+    records the precision of every step.
     """
     if key == "precision" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True

@@ -1,4 +1,4 @@
-"""Entry points of the commands; Ctrl-C ends them at once, even before Hydra is imported."""
+"""Entry points of the commands; Ctrl-C ends a command at once, even before Hydra is imported."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ from importlib import import_module
 
 @contextlib.contextmanager
 def ended_by_interrupt(command: str) -> Iterator[None]:
-    """Let Ctrl-C end the process at once, until training takes over and stops after a step.
+    """Let Ctrl-C end the process at once; training later replaces this with a stop after a step.
 
     KeyboardInterrupt is not used, because an import, a destructor or a callback could catch it and
-    the command would continue. Where Ctrl-C is ignored, as in the background of a script, it stays
-    ignored.
+    the command would continue. If Ctrl-C is already ignored, as in a script's background job, keep
+    ignoring it.
     """
 
     def end(number: int, frame: object) -> None:

@@ -1,6 +1,6 @@
 """All commands except vit-train.
 
-The functions import the code that they call, so that mistakes are reported without loading torch.
+Each function imports the code that it calls, so that mistakes are reported before PyTorch loads.
 """
 
 import argparse
@@ -100,12 +100,12 @@ def vit_augment(config: SheetConfig) -> None:
     paths=("out", "data.root"),
 )
 def vit_inspect(config: InspectConfig) -> None:
-    """vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
+    """vit-inspect: show a new model's parameters, arithmetic, symmetry and position table.
 
       vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
       vit-inspect experiment=stl10_vit
 
-    It takes the settings of vit-train, and does not read images.
+    It takes the settings of vit-train and reads no images.
     """
     from vit_train.training.preview import inspect_model
 
@@ -122,13 +122,17 @@ Files are written into the folder given, or the one that contains all folders gi
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
   images.png    the results by number of training images, if there are three or more such numbers
-Earlier files of these names are replaced.""",
+Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.error = refuse
     parser.add_argument("--version", action="version", version=version_line())
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
-    parser.add_argument("--out", type=Path, help="write into this folder instead")
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders with runs")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="output folder (default: the folder given, or the one that holds all folders given)",
+    )
     with short_errors("vit-results"):
         arguments = parser.parse_args()
         from vit_train.results.table import gather

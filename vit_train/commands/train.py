@@ -55,12 +55,12 @@ class Sweep:
         with self.errors(settings) if in_sweep else short_errors("vit-train"):
             if OmegaConf.get_type(composed) is not TrainConfig:
                 raise ValueError(
-                    f"--config-name={settings.job.config_name}: such a file must begin with "
+                    f"the config file of --config-name={settings.job.config_name} must begin with "
                     "'defaults: [train, _self_]'. To repeat a run, use the command in its "
                     "summary.json, not its config.yaml"
                 )
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
-                raise ValueError("a sweep (-m) runs in one process: use torchrun for single runs")
+                raise ValueError("a sweep (-m) runs in one process: use torchrun for a single run")
             outcome = (start if composed.resume is None else resume)(composed, settings)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)
@@ -73,7 +73,8 @@ class Sweep:
     def errors(self, settings: HydraConf) -> Iterator[None]:
         """Print and record an error in one job, so that the sweep continues.
 
-        Other launchers run jobs in other processes and keep track of errors themselves.
+        Launchers other than Hydra's basic one run jobs in other processes and report errors
+        themselves.
         """
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
@@ -100,7 +101,7 @@ class Sweep:
             say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
         if self.stopped:
             commands = map(resume_command, self.stopped)
-            say("\n  ".join(("stopped before their end; resume each with:", *commands)))
+            say("\n  ".join(("stopped early; resume each with:", *commands)))
         if self.failures:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 
@@ -124,9 +125,10 @@ LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
 def start(composed: DictConfig, settings: HydraConf) -> Outcome:
-    """Start a new run, which may extend another, in a new folder.
+    """Start a new run, which may extend or fork another, in a new folder.
 
-    If the same sweep or torchrun has already begun a run with these settings, resume that run.
+    If the same sweep, or the same launch of torchrun, has already begun a run with these settings,
+    resume that run.
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
@@ -173,9 +175,9 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
 def continue_run(
     folder: Path, named: Path | None, config_of: Callable[[Path | None], TrainConfig]
 ) -> Outcome:
-    """Continue a run from its last checkpoint, or the one `named`, unless it is finished.
+    """Continue a run from the checkpoint `named`, or by default its last, unless it is finished.
 
-    `config_of` returns the run's settings, given that checkpoint.
+    `config_of` returns the run's settings, given the checkpoint.
     """
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.training.train import train_in_held_folder
@@ -203,8 +205,8 @@ def run_folder(
 ) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    The name is that of its experiment, of the run that it extends or forks, or of its `choices` of
-    groups. For a folder of the user's images, the folder's name, from `root`, stands for the data.
+    The folder is named after the run that it extends or forks, its experiment, or its `choices` of
+    groups. With data=folder, the name of the user's image folder, `root`, stands for the data.
     """
     data, task = choices["data"], choices["task"]
     if resume is not None:  # the real folder, the run's own, is found later

@@ -1,4 +1,4 @@
-"""The batches of an epoch: random draws are made on the CPU, normalized images on the device."""
+"""The batches of an epoch: random numbers are drawn on the CPU, images are made on the device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -34,14 +34,14 @@ class DrawnBatches(ABC):
     """Base of training batches, which are made in two steps.
 
     `draws` draws all random numbers on the CPU, so that every device sees the same images. From
-    these, `batch` makes the images on the device, without waiting for it and always with the same
-    shapes, so that a GPU can replay the work as a CUDA graph.
+    these numbers, `batch` makes the images on the device. It does not wait for the device, and all
+    batches have the same shapes, so that a GPU can replay the work as a CUDA graph.
     """
 
     def __init__(
         self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
     ) -> None:
-        """Make batches of `batch_size` images over all `ranks`, of which this process is `rank`."""
+        """Make this process's share (`rank` of `ranks`) of batches of `batch_size` images."""
         self.device, self.batch_size, self.seed = device, batch_size, seed
         self.rank, self.ranks = rank, ranks
         # The part of a batch that this process makes.
@@ -52,19 +52,19 @@ class DrawnBatches(ABC):
         """Return the number of batches in an epoch."""
 
     def generator(self, *place: int) -> np.random.Generator:
-        """Return the random generator of an epoch or of a batch in it; all are independent."""
+        """Return the independent random generator of an epoch, or of a batch in an epoch."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
     @abstractmethod
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        """Yield the random draws for each batch of an epoch, on the CPU, from number `first` on."""
+        """Yield the random draws, on the CPU, for each batch of an epoch from batch `first` on."""
 
     @abstractmethod
     def batch(self, *draws: Tensor) -> Batch:
         """Make a batch from its draws, which are on the device."""
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from number `first` on."""
+        """Yield the batches of an epoch, from batch `first` on."""
         for draws in self.draws(epoch, first):
             yield self.batch(*(to_device(each, self.device) for each in draws))
 

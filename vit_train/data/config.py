@@ -11,7 +11,7 @@ from vit_train.base.text import printable
 
 @dataclass
 class AugmentConfig(Settings):
-    """Augmentation settings. Each draw is made per image, in the order of these fields."""
+    """Augmentation settings. Random draws are made for each image, in the order of these fields."""
 
     group: ClassVar[str] = "augment"
 
@@ -21,7 +21,7 @@ class AugmentConfig(Settings):
     flip: bool = setting(True, "Mirror each image with probability ½.")
     crop_scale: float | None = setting(
         None,
-        "Crop at least this share of the image's area and stretch it to full size; null: no crop.",
+        "Crop a random part of at least this share of the area, stretched to full size; null: off.",
         above=0,
         at_most=1,
     )
@@ -60,7 +60,7 @@ class AugmentConfig(Settings):
     )
     mix_epochs: int | None = setting(
         None,
-        "Mix images only in the first epochs, up to this number; null: in all epochs.",
+        "Mix images only in this number of epochs at the start; null: in all epochs.",
         at_least=1,
     )
 
@@ -101,7 +101,7 @@ class DataConfig(Settings):
     )
     std: list[float] | None = setting(
         None,
-        "Standard deviation of each channel, by which images are divided; null: as for mean.",
+        "Standard deviation of each channel, by which images are divided; null: as for data.mean.",
         above=0,
     )
     val: str = setting(
@@ -141,8 +141,8 @@ class DataConfig(Settings):
     )
     split_seed: int = seed_setting(
         0,
-        "Seed of the splits and subsets; it is separate from the training seed, so that runs "
-        "stay comparable.",
+        "Seed of the splits and subsets, separate from the training seed, so that runs with "
+        "different training seeds stay comparable.",
     )
 
     @property
@@ -169,8 +169,8 @@ class DataConfig(Settings):
             )
         if folds is not None and self.val != "split":
             raise ValueError(
-                f"data.cv_folds={folds} takes validation images from the training images, "
-                f"but data.val={self.val} does not"
+                f"data.cv_folds={folds} takes validation images from the training images: "
+                f"set data.val=split instead of data.val={self.val}"
             )
 
     @property
@@ -237,7 +237,7 @@ class FolderConfig(DataConfig):
     )
     test_fraction: float = setting(
         0.1,
-        "Share to split off for testing if the folder has neither test/ nor val/.",
+        "Share of the images to split off for testing if there is neither test/ nor val/.",
         above=0,
         below=1,
     )

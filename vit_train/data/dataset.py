@@ -53,7 +53,7 @@ CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for drawn data, object masks (N,S,S).
 
-    `names` (N,) identify images: their files or, by default, their numbers in the source.
+    `names` (N,) identify the images by file or, by default, by number in the source.
     """
 
     images: Tensor
@@ -147,18 +147,18 @@ class Dataset:
 
 
 def image_keys(images: Tensor) -> Tensor:
-    """Return a key for each uint8 image (N,C,S,S), int64 (N,): equal pixels give equal keys."""
+    """Return an int64 key (N,) for each uint8 image (N,C,S,S): equal pixels give equal keys."""
     digests = (hashlib.blake2b(image, digest_size=8).digest() for image in images.numpy())
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
 
 
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
-    """Return, for each uint8 image (N,C,S,S), True if its key is among these: bool (N,)."""
+    """For each uint8 image (N,C,S,S), return whether its key is in `keys`: bool (N,)."""
     return torch.isin(image_keys(images), keys)
 
 
 def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
-    """Return the images whose key is not among these or, without keys, all images."""
+    """Return the images whose key is not in `keys`; if `keys` is None, return all images."""
     if keys is None:
         return images
     return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
@@ -215,7 +215,7 @@ class Splits:
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     """Split validation images off the training set if the source has none, then take the subsets.
 
-    With data.cv_folds, validation uses one fold of all images other than the test images. All
+    With data.cv_folds, validate on one fold of the training and validation images together. All
     splits and subsets are stratified and seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
@@ -233,7 +233,7 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
 
 
 def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Return the images of all other folds, for training, and those of this fold.
+    """Return the images of all folds but one, for training, and the images of that fold.
 
     Every image is in exactly one fold. The images are shuffled and dealt out in turn, class by
     class, so that the sizes of the folds, and of each class within them, differ by at most one.
@@ -268,10 +268,10 @@ def sample(images: ImageSet, count: int) -> ImageSet:
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split off the share that the config's `field` gives; return the other images and that share.
+    """Split off a share of the images, set by the config's `field`; return the rest and the share.
 
-    At least one image of each class remains, as long as others can be split off. Raise ValueError
-    if no image would remain.
+    At least one image of each class remains in the rest, if possible. Raise ValueError if the rest
+    would be empty.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
@@ -289,10 +289,10 @@ def stratified(
 ) -> tuple[Tensor, Tensor]:
     """Return the sorted indices of `count` images, and of the rest.
 
-    Each class keeps about its share: its images are shuffled and spread evenly over 0…1 from a
-    random offset, and the first `count` of all images are taken. Classes of equal size differ by at
-    most one image; next to many classes with few images, a large class can be off by several. With
-    `leave_one`, one image of each class is taken only after all others.
+    Each class keeps about its share: the images of each class are shuffled and spread evenly over
+    0…1 from a random offset, and the first `count` images in this order are taken. Classes of equal
+    size differ by at most one image; if there are many small classes, a large class can be off by
+    several images. With `leave_one`, one image of each class is taken only after all others.
     """
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)

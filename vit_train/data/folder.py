@@ -74,9 +74,9 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
-    """Read these images of config.root again, at its image size.
+    """Read these images again from config.root, at the size config.image_size.
 
-    Raise ValueError if one can no longer be read.
+    Raise ValueError if an image can no longer be read.
     """
     paths = [Path(config.root, name) for name in images.all_names]
     decoded = decode_all(paths, config)
@@ -93,9 +93,9 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
-    """Return the trees train, test and val; if train/ has no class folders, the root is train.
+    """Return the trees train, test and val; if train/ has no class folders, use the root as train.
 
-    If there is no test/, val/ is used for testing. Raise ValueError if only other splits have class
+    If there is no test/, use val/ for testing. Raise ValueError if only other splits have class
     folders, or if train/ holds images without class folders next to another split.
     """
     if not root.is_dir():
@@ -108,7 +108,7 @@ def find_parts(root: Path) -> dict[str, Tree]:
             raise ValueError(
                 f"{root / 'train'} has no class folders: put the training images into "
                 "train/CLASS/, or into one such folder if they have no classes (to evaluate "
-                "the images of another folder, set data.root= to it)"
+                "images in another folder, set data.root= to that folder)"
             )
         return {"train": scan(root)}
     others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
@@ -131,9 +131,9 @@ def scan(root: Path) -> Tree:
 
 
 def class_names(trees: dict[str, Tree]) -> list[str]:
-    """Return the training tree's classes, without those that have no images.
+    """Return the classes for which the training tree has images.
 
-    Raise ValueError if no class remains, or if another tree has classes that this one lacks.
+    Raise ValueError if there are none, or if another tree has images of other classes.
     """
     tree = trees["train"]
     names = sorted({name for _, name in tree.files})

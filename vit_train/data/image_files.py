@@ -1,7 +1,7 @@
 """Finding the image files that a user names, and decoding them to square RGB arrays.
 
-Files that cannot be decoded are reported with the reason; a warning names files whose content is
-hardly visible.
+Files that cannot be decoded are reported with the reason. Warnings report images of nearly one
+color, and images that lose much of their area to cropping.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return a folder's entries, sorted, without hidden ones; [] if the folder does not exist."""
+    """Return a folder's visible entries, sorted; return [] if the folder does not exist."""
     return sorted(child for child in folder.glob("*") if not child.name.startswith("."))
 
 
@@ -138,7 +138,7 @@ def decoding() -> Iterator[None]:
 def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
     """Decode a file to uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
 
-    Also return the share of its area that the crop leaves out. Transparent parts become white.
+    Also return the share of the image's area that is cropped off. Transparent parts become white.
     Scaling is bilinear with antialiasing, as for the other sources. Raise BrokenImage if the file
     cannot be decoded.
     """
@@ -146,7 +146,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
-            raise BrokenImage(f"the file is larger than an image of max_pixels={max_pixels} can be")
+            raise BrokenImage(f"the file is too large for an image of max_pixels={max_pixels}")
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
@@ -226,10 +226,10 @@ DECODER = 3
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Decode the files, or load the cached result of decoding the same files the same way.
+    """Decode the files, or load the cached result of decoding the same files in the same way.
 
-    Files count as the same if their paths, sizes and times are. A result with broken files is not
-    kept: the machine may have been at fault.
+    Files count as the same if their paths, sizes and modification times are equal. A result with
+    broken files is not cached, because the machine may have been at fault.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
@@ -264,20 +264,20 @@ MUCH = 0.2
 
 @dataclass
 class Doubts:
-    """Files that can be read, but whose content is hardly visible."""
+    """Files that can be read, but whose images are of nearly one color or lose much to cropping."""
 
     flat: list[Path] = field(default_factory=list)
     cropped: list[Path] = field(default_factory=list)
 
     def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Record files, given their images (N,C,S,S) and the share of each that was cut off."""
+        """Record the doubtful files, given all images (N,C,S,S) and the share cropped off each."""
         values = images.flatten(2)
         contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
         self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        advice = ": 16-bit files must use the whole range, 0 to 65,535"
+        advice = ": if these are 16-bit files, rescale their values to 0 to 65,535"
         warn_of(self.flat, "image", "of nearly one color", advice)
         center = ": only the center square is read"
         warn_of(self.cropped, "image", "cropped by more than a fifth", center)

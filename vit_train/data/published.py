@@ -1,7 +1,7 @@
 """Published data sets: CIFAR-10, CIFAR-100 and STL-10, each downloaded once, as a .tar.gz.
 
-Only the published archive, recognized by its MD5, is ever unpacked: a hostile one is refused before
-its headers are read.
+Only the published archive, recognized by its MD5, is ever unpacked: a hostile archive is rejected
+before its headers are read.
 """
 
 import shutil
@@ -44,8 +44,8 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     """Return the folder that holds the archive's members, each with the right MD5.
 
     Missing or damaged members are unpacked from the archive in config.root or, if config.download
-    is set, from one that is downloaded and then deleted. Other processes wait meanwhile. Raise
-    ValueError with advice if it fails.
+    is set, from an archive that is downloaded and then deleted. Other processes wait until the
+    members are there. Raise ValueError, with advice, if they cannot be obtained.
     """
     root = Path(config.root)
     folder, local = root / archive.folder, root / archive.filename
@@ -57,7 +57,7 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
         raise ValueError(
             f"cannot read {archive.title} from {folder.resolve()}: {', '.join(lacking)} missing or "
             f"damaged\n  - data.download=true downloads it there ({archive.size})\n"
-            "  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that "
+            "  - data.root=FOLDER (or $VIT_TRAIN_DATA, for new runs) names the folder that "
             f"holds {archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
             "  - vit-train data=shapes needs no download: its data are built in"
         )
@@ -123,7 +123,7 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
     raise ValueError(
         f"could not download {target.name} from any of the {len(urls)} mirrors in data.urls\n"
         + "".join(f"  - {url}: {failure}\n" for url, failure in failures.items())
-        + f"Or download it yourself to {target.resolve()} (MD5 {md5}), and run the same "
+        + f"You can also download it yourself to {target.resolve()} (MD5 {md5}); then run the same "
         "command again"
     )
 
@@ -131,7 +131,7 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
 def append_rest(url: str, part: Path, max_bytes: int) -> None:
     """Download the rest of a partial file, or all of it if the mirror cannot send only the rest.
 
-    Stop after `max_bytes`. Raise OSError if the mirror ends too early.
+    Stop after `max_bytes`. Raise OSError if the mirror stops sending too early.
     """
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}
@@ -222,9 +222,9 @@ def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
 
 
 def map_images(path: Path) -> torch.Tensor:
-    """Map a file, which stores each channel column by column, as uint8 (N,3,96,96).
+    """Map a file of images into memory as uint8 (N,3,96,96).
 
-    Pixels stay on disk until they are read.
+    The file stores each channel column by column. Pixels stay on disk until they are read.
     """
     # Copy-on-write, because a tensor must be writable but the file must not change.
     pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, 96, 96)

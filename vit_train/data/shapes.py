@@ -1,7 +1,7 @@
 """The built-in data set `shapes`: bright figures on dark textured backgrounds, drawn from a seed.
 
 The class depends only on the figure's form: position, size, rotation, colors, background and
-distractors are drawn independently of it. All drawing is done on batched tensors.
+distractors are drawn independently of the class. All drawing is done on batched tensors.
 """
 
 import math
@@ -79,7 +79,7 @@ def draw(
 def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Paint background, distractors, figure and grain, in this order.
 
-    Labels (n,) determine images uint8 (n,3,S,S) and masks bool (n,S,S).
+    Return images uint8 (n,3,S,S) and masks bool (n,S,S) for the labels (n,).
     """
     canvas = _ground(len(labels), size, generator)
     for _ in range(4):  # short strokes, smaller than any object

@@ -1,4 +1,4 @@
-"""The data sources, by the class of their settings; to add a source, add a line to LOADERS."""
+"""The loader of each data source, by the class of its settings; to add a source, add a loader."""
 
 from collections.abc import Callable
 

@@ -55,9 +55,9 @@ class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
     A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
-    processes, each makes its share of a batch, number `rank` of `ranks`. An incomplete last batch
-    is dropped (other epochs will include its images), unless the whole set is smaller than one
-    batch. `sampler` names one of ORDERS.
+    processes, each makes its share of a batch: this process is `rank` of `ranks`. An incomplete
+    last batch is dropped (other epochs will include its images), unless the whole set is smaller
+    than one batch. `sampler` names one of ORDERS.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TrainBatches(DrawnBatches):
             yield self.draw(index, self.generator(epoch, number), epoch)
 
     def draw(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
-        """Make the random draws for this process's share of a batch, the images at `index` (B,).
+        """Make the random draws for this process's share of the batch of images at `index` (B,).
 
         Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
         uint8 (b,C,S,S) themselves.

@@ -1,1 +1,1 @@
-"""Training and evaluation, independent of particular data sets and models, Hydra and plots."""
+"""Training and evaluation. Depends on no particular data set or model, nor on Hydra or plotting."""

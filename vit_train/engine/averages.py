@@ -12,7 +12,7 @@ from vit_train.engine.state import AveragesState
 
 
 class Averages:
-    """Sums kept on the device, so that the loop never waits for it between two logs.
+    """Sums kept on the device, so that the loop waits for the device only to log them.
 
     The tensors are never replaced, so that a CUDA graph can add to them.
     """
@@ -33,7 +33,7 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Leave time that was not spent on training out of the speed."""
+        """Exclude these `seconds`, which were not spent on training, from the speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:
@@ -68,7 +68,7 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return the weights' share in the averages after this step, counted from 1."""
+        """Return the share of the new weights in the averages after a step, counted from 1."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()

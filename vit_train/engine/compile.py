@@ -25,10 +25,10 @@ def compile_model(
 ) -> bool:
     """Compile the model's forward and backward in place; return False, with a warning, on failure.
 
-    `piece` is one micro-batch, images and targets. The compiled code is run on it at once, because
-    only this reveals a missing C++ compiler or Triton. Weights, buffers and random states are left
-    unchanged. Evaluation does not use the compiled code: its batches have other shapes, and each
-    would have to be compiled again.
+    Run the compiled code at once on `piece`, a micro-batch of images and targets, because only this
+    reveals a missing C++ compiler or Triton. Leave weights, buffers and random states unchanged.
+    Evaluation does not use the compiled code: its batches have other shapes, and each shape would
+    have to be compiled again.
     """
     devices = [precision.device] if precision.device.type == "cuda" else []
     torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
@@ -54,7 +54,7 @@ def compile_model(
 
 
 def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
-    """Compile the function that makes a batch; on failure, warn and return it unchanged.
+    """Compile the function that makes a batch; on failure, warn and return it uncompiled.
 
     Uncompiled, strong augmentation takes over 300 kernels, each of which reads and writes all
     pixels.
@@ -64,14 +64,14 @@ def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callab
 
 
 def works(compiled: Callable[[], object]) -> bool:
-    """Trigger compilation by a first call; return False, with a warning, if that fails."""
+    """Trigger compilation by a first call; return False, with a warning, if the call fails."""
     try:
         compiled()
         return True
     except torch.OutOfMemoryError:  # which training would meet, too
         raise
     except Exception as error:  # a compiler may raise anything; training works without it
-        logger.warning(f"compiling does not work here, continuing without it: {reason(error)}")
+        logger.warning(f"cannot compile here ({reason(error)}); continuing without compiling")
         return False
 
 
@@ -84,13 +84,13 @@ RECOVERS_SINCE = "2.13"
 
 
 class GraphedStep:
-    """Calls `function` with tensors on the device, given tensors (of equal shapes) on the CPU.
+    """Copies tensors, of the same shapes in every call, to the device and calls `function` on them.
 
     With `replay`, on a GPU, the function's work is captured after the first few calls, and then
     replayed: a single launch instead of several hundred, each of which costs the CPU more time than
     the GPU's arithmetic. The function must therefore do all its work on the device, without waiting
-    for it, and keep its results in tensors that are never moved. If it cannot be captured, a
-    warning gives the reason and it is called as before.
+    for the device, and keep its results in tensors that are never moved. If this work cannot be
+    captured, a warning gives the reason, and the function is called as before.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class GraphedStep:
                     f"train.cuda_graph=false ({reason(cause)})"
                 ) from error
             logger.warning(
-                "train.cuda_graph=true does not work here, continuing without it (if that "
-                f"fails too, set train.cuda_graph=false): {reason(cause)}"
+                f"cannot capture the training step as a CUDA graph ({reason(cause)}); continuing "
+                "without one. If training still fails, set train.cuda_graph=false"
             )
 
 

@@ -27,8 +27,8 @@ class OptimConfig(Settings):
     schedule: str = setting(
         "cosine",
         "The decay after the warm-up: cosine, linear, wsd (constant, then a decay in the last "
-        "fifth), constant, step (a tenth at half, again at three quarters), or one that your "
-        "program registers.",
+        "fifth), constant, step (divided by 10 at half and at three quarters), or one that "
+        "your module registers.",
     )
     min_lr: float = setting(
         0.0, "The learning rate at the end of the decay, at most optim.lr.", at_least=0
@@ -51,7 +51,7 @@ class OptimConfig(Settings):
         above=0,
         at_most=1,
     )
-    head_lr_scale: float = setting(1.0, "Factor of the head's learning rate.", above=0)
+    head_lr_scale: float = setting(1.0, "Factor for the head's learning rate.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +113,7 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 class CheckpointConfig(Settings):
     """Settings of checkpoints, which are saved after epochs and when a run is stopped.
 
-    Some epochs are not saved if saving them all would take more than 1 % of the time.
+    Some epochs are not saved if saving all epochs would take more than 1 % of the time.
     """
 
     group: ClassVar[str] = "checkpoint"
@@ -135,13 +135,14 @@ class CheckpointConfig(Settings):
     keep: int = setting(
         1,
         "Number of older checkpoints to keep beside last.safetensors, in case it is damaged. "
-        "Short epochs are not all saved; every_steps= saves at regular intervals.",
+        "If epochs are short, only some are saved; to save at regular intervals, set "
+        "every_steps=.",
         at_least=0,
     )
     on_error: str = setting(
         "stop",
         "If the disk is full or fails: stop, or continue training and try again at the next "
-        "checkpoint. The last checkpoint of a run must be saved in either case.",
+        "checkpoint. In either case, the run fails if its last checkpoint cannot be saved.",
         choices=("stop", "continue"),
     )
 
@@ -153,7 +154,7 @@ class DistributedConfig(Settings):
     group: ClassVar[str] = "distributed"
 
     timeout_s: float = setting(
-        600, "Seconds to wait for the other processes before ending with a message.", above=0
+        600, "Seconds to wait for the other processes before ending with an error.", above=0
     )
 
 

@@ -1,8 +1,8 @@
 """Training of one model in several processes, each computing its share of every batch.
 
 The number of processes affects results only by rounding: the batch size in the config covers all
-processes, and gradients and results are summed over the whole batch. The model is not wrapped: once
-a step's gradients are computed, they are summed in a single message.
+processes, and gradients and results are summed over the whole batch. The model is not wrapped: a
+single message sums all gradients of a step, once they are computed.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ Content = TypeVar("Content")
 
 
 class ProcessLost(ValueError):
-    """An exchange with the other processes failed, so this one cannot continue."""
+    """An exchange with the other processes failed, so this process cannot continue."""
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ class Processes:
                 dist.all_reduce(tensor)
 
     def any(self, flag: bool) -> bool:
-        """Return True in every process if `flag` is true in any of them.
+        """Return True in every process if `flag` is true in any process.
 
         The exchange uses the CPU, so that it does not wait for a GPU.
         """
@@ -84,7 +84,7 @@ class Processes:
                     dist.broadcast(tensor, src=0)
 
     def broadcast(self, content: Content) -> Content:
-        """Return the main process's content in every process: plain values and CPU tensors."""
+        """Return, in every process, the main process's content: plain values and CPU tensors."""
         if self.count == 1:
             return content
         box: list[Any] = [content if self.is_main else None]
@@ -139,7 +139,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
 
 
 def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return zeros in the shape of each tensor, and the single tensor that they are views of."""
+    """Return zeros in the shape of each tensor, as views of one tensor, and that tensor."""
     multiple = 64  # so that each view begins at a full vector of the device
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)

@@ -49,7 +49,8 @@ class Predictions:
     def ranks(self) -> Integers:
         """Return the rank of the true class in `top`, counted from 0, (N,).
 
-        If its logit is NaN, it ranks last; other classes with a NaN logit rank before it.
+        If the true class's logit is NaN, it ranks last. Any other class with a NaN logit ranks
+        above the true class.
         """
         own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
         later = np.arange(self.classes) > label  # of equal logits the first class comes first
@@ -158,7 +159,7 @@ Z = 1.959964
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the center and the half-width / Z of Wilson's 95 % interval (1927) of a proportion."""
+    """Return a proportion's Wilson 95 % interval (1927): its center and its half-width / Z."""
     center = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
     spread = math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     return center, spread / (1 + Z * Z / count)
@@ -171,13 +172,13 @@ def wilson_interval(successes: int, count: int) -> tuple[float, float]:
 
 
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of several runs' proportions of `count` test images.
+    """Return the 95 % interval of the mean of several runs' accuracies on the same `count` images.
 
     The interval covers the variation between seeds and between test images. All runs are tested on
-    the same images, so the variance due to the images (Wilson's) is not divided by the number of
-    runs; the variance due to the seeds is. The latter is estimated from a few runs, so the interval
-    uses Student's t, with the degrees of freedom of Satterthwaite (1946). If all runs agree, it is
-    Wilson's interval.
+    the same images, so only the variance due to the seeds is divided by the number of runs, not the
+    variance due to the images (Wilson's). The variance due to the seeds is estimated from a few
+    runs, so the interval uses Student's t, with the degrees of freedom of Satterthwaite (1946). If
+    all runs agree, the result is Wilson's interval.
     """
     center, spread = wilson(mean(shares), count)
     seeds = variance(shares) / len(shares)
@@ -232,7 +233,7 @@ class Paired:
     def p_value(self) -> float:
         """Return the probability of a difference at least this large if both are equally good.
 
-        This is the exact two-sided test of McNemar (1947): each image that only one of them gets
+        This is the exact two-sided test of McNemar (1947): each image that only one classifier gets
         right is a coin toss.
         """
         tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)

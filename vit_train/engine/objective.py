@@ -49,13 +49,13 @@ class TrainLoader(Protocol):
 
     def __len__(self) -> int: ...
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the random draws for an epoch's batches, on the CPU, from number `first` on."""
+        """Yield the random draws, on the CPU, for an epoch's batches from batch `first` on."""
 
     def batch(self, *draws: Tensor) -> Batch:
         """Make a batch from its draws, which are on the device."""
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, starting with number `first`."""
+        """Yield the batches of an epoch, from batch `first` on."""
 
 
 def evaluate(

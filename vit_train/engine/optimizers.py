@@ -1,8 +1,8 @@
 """The optimizers, built from their settings: AdamW, Muon and SGD.
 
 Muon, from Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/), replaces the momentum of
-each matrix by a nearly orthogonal matrix. Its step size is that of Liu et al. 2025
-(arXiv:2502.16982), so that it can share AdamW's learning rate and weight decay. To add an
+each matrix with a nearly orthogonal matrix. Muon's step size is that of Liu et al. 2025
+(arXiv:2502.16982), so that Muon can share AdamW's learning rate and weight decay. To add an
 optimizer, add a line to OPTIMIZERS.
 """
 
@@ -19,7 +19,7 @@ from vit_train.engine.workers import ONE_WORKER
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Interface of an optimizer that can resume.
+    """Interface of an optimizer whose state can be saved and restored.
 
     A parameter group may have an `lr_scale`, which multiplies the scheduled learning rate.
     """
@@ -43,7 +43,7 @@ def make_adamw(
 ) -> AdamW:
     """Return AdamW for all trained weights except those in `elsewhere`.
 
-    It decays linear and convolution weights or, with `decay_all`, all weights.
+    AdamW decays linear and convolution weights or, with `decay_all`, all weights.
     """
     return AdamW(
         groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
@@ -60,7 +60,7 @@ def groups_of(
 ) -> list[dict[str, Any]]:
     """Return two groups: linear and convolution weights, and all others, with `other_decay`.
 
-    They contain the trained weights except those in `elsewhere`.
+    Together, the groups contain all trained weights except those in `elsewhere`.
     """
     own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
     matrices = {
@@ -79,7 +79,7 @@ class SGD(torch.optim.SGD, Optimizer):
 
 
 def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
-    """Return SGD for all trained weights, which decays linear and convolution weights."""
+    """Return SGD for all trained weights; it decays only linear and convolution weights."""
     sgd = SGD(
         groups_of(model, other_decay=0.0),
         lr=config.lr,
@@ -104,9 +104,9 @@ ADAMW_RMS = 0.2
 class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices (A,B).
 
-    `weights` gives the number of matrices stacked in each weight's rows: three in the joint
-    projection to queries, keys and values. The results equal those of torch.optim.Muon with
-    adjust_lr_fn="match_rms_adamw" on each matrix, but its steps can be part of a CUDA graph.
+    `weights` maps each weight to the number of matrices stacked in its rows, such as three in the
+    joint projection to queries, keys and values. The results equal those of torch.optim.Muon with
+    adjust_lr_fn="match_rms_adamw" on each matrix, but a CUDA graph can replay this class's steps.
     """
 
     moments = frozenset({"momentum_buffer"})
@@ -148,7 +148,7 @@ class Muon(Optimizer):
             torch._foreach_add_(weights, steps)
 
     def make_orthogonal(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
-        """Replace all matrices in the steps by nearly orthogonal ones, scaled like AdamW's steps.
+        """Make all matrices in the steps nearly orthogonal, and scale them like AdamW's steps.
 
         Matrices with more rows than columns are transposed first; matrices of one shape are
         computed together.
@@ -163,17 +163,17 @@ class Muon(Optimizer):
             torch._foreach_copy_(stack, scaled.split([len(matrices) for matrices in stack]))
 
     def computed(self, stack: Tensor) -> Tensor:
-        """Return nearly orthogonal matrices close to these (n,A,B), using all worker threads."""
+        """Return nearly orthogonal matrices close to the `stack` (n,A,B), using all workers."""
         dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
         orthogonal = partial(newton_schulz, dtype=dtype)
         return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return nearly orthogonal matrices close to these: (n,A,B) → (n,A,B), A ≤ B.
+    """Return nearly orthogonal matrices close to `matrices`: (n,A,B) → (n,A,B), A ≤ B.
 
     For M = U Σ Vᵀ the result is U Σ' Vᵀ: singular values above 0.3 % of M's norm become about 0.7
-    to 1.2, and smaller ones less. It is computed in `dtype`; bf16 is precise enough.
+    to 1.2, and smaller ones less. The result is computed in `dtype`; bf16 is precise enough.
     """
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)
@@ -201,9 +201,9 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
 
 
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Return the weights of all linear layers in a model's lists of blocks.
+    """Map the weight of each linear layer in a model's lists of blocks to its number of matrices.
 
-    With each comes the number of matrices that are stacked in it: the layer's attribute `stacked`.
+    The number is the layer's attribute `stacked`, or 1.
     """
     return {
         cast(nn.Parameter, layer.weight): getattr(layer, "stacked", 1)

@@ -40,7 +40,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Return True if this device computes bf16 products natively; for a CPU this is not known."""
+    """Return True if this device computes bf16 products natively; assume it of every CPU."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu"
@@ -58,7 +58,7 @@ class Precision:
 
     @property
     def has_bf16(self) -> bool:
-        """Return True if products may be computed in bf16 (or less) and the device supports it."""
+        """Return True if this precision allows bf16 products and the device supports bf16."""
         return self.name in ("bf16", "fp16") and computes_in_bf16(self.device)
 
     def autocast(self) -> torch.autocast:
@@ -81,7 +81,7 @@ def choose_algorithms(deterministic: bool) -> None:
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step instead of returning it to the system.
 
-    By default the activations' memory is returned after every step, and getting it back costs some
+    By default, glibc returns the activations' memory after every step. Getting it back costs some
     50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. On systems without glibc
     this does nothing.
     """
@@ -92,12 +92,12 @@ def keep_freed_memory() -> None:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return all BatchNorms; with any, results depend on the batch, which must not be split."""
+    """Return all BatchNorms; a model that has any must get its batches whole."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 def statistics_of(model: nn.Module) -> list[Tensor]:
-    """Return the statistics of all BatchNorms."""
+    """Return the running statistics of all BatchNorms."""
     return [statistic for norm in batch_norms(model) for statistic in norm.buffers()]
 
 
@@ -111,10 +111,10 @@ SECONDS, FEWEST_ROUNDS = 0.1, 3
 
 
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
-    """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
+    """Return the named precision, and turn PyTorch's use of TF32 on or off to match.
 
-    auto selects the fastest of bf16, fp16 and fp32 on this device. Raise ValueError for a precision
-    that the device does not support.
+    `name` is fp32, tf32, bf16, fp16 or auto, which selects the fastest of bf16, fp16 and fp32 on
+    this device. Raise ValueError for a precision that the device does not support.
     """
     return set_precision(fastest(device, model) if name == "auto" else name, device)
 
@@ -132,7 +132,7 @@ def fastest(device: torch.device, model: nn.Module) -> str:
 
 
 def set_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision with this name, and tell PyTorch about TF32.
+    """Return the named precision, and turn PyTorch's use of TF32 on or off to match.
 
     Raise ValueError for a precision that the device does not support.
     """
@@ -144,7 +144,7 @@ def set_precision(name: str, device: torch.device) -> Precision:
 
 
 def require_precision(name: str, device: torch.device) -> None:
-    """Raise ValueError if the device does not support the precision with this name."""
+    """Raise ValueError if the device does not support the named precision."""
     if name in ("fp16", "tf32") and device.type != "cuda":
         raise ValueError(
             f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16 here"
@@ -154,9 +154,9 @@ def require_precision(name: str, device: torch.device) -> None:
 def bf16_speedup(model: nn.Module) -> float:
     """Return the speedup of bf16 over fp32 in a model's largest product on this CPU.
 
-    It is measured once per process, with as many threads as a worker has. The CPU's instruction set
-    does not predict it: with AVX512_BF16, products take half the time on some CPUs and twice the
-    time on others.
+    The speedup is measured once per process, with as many threads as a worker has. The CPU's
+    instruction set does not predict the speedup: with AVX512_BF16, products take half the time on
+    some CPUs and twice the time on others.
     """
     layers = (m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d))
     sides = max((layer.weight.flatten(1).shape for layer in layers), key=math.prod, default=(1, 1))

@@ -1,4 +1,4 @@
-"""A trainer's state: saving it, restoring it to resume a run, and extending it by another run."""
+"""A trainer's state: save it, restore it to resume the run, or start another run from it."""
 
 import time
 
@@ -11,7 +11,7 @@ from vit_train.engine.trainer import Trainer
 def state_of(trainer: Trainer) -> TrainerState:
     """Return everything that training changes; raise NonFinite after a NaN or infinite loss.
 
-    Its tensors are not copies: later steps change them.
+    The state's tensors are not copies: later steps change them.
     """
     trainer.nonfinite.check(trainer.step)
     return TrainerState(
@@ -38,9 +38,9 @@ def state_of(trainer: Trainer) -> TrainerState:
 
 
 def restore(trainer: Trainer, state: TrainerState) -> None:
-    """Continue the run that had this state, even in the middle of an epoch.
+    """Restore a state of this run, even one from the middle of an epoch.
 
-    Raise ValueError or RuntimeError for the state of another run.
+    Raise ValueError or RuntimeError if the state does not fit this run.
     """
     load_trained(trainer, state)
     trainer.epoch_averages.restore(state.epoch_averages)
@@ -54,7 +54,7 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
 
 
 def extend(trainer: Trainer, state: TrainerState) -> None:
-    """Begin where another run ended, with this run's own warm-up and cosine decay.
+    """Begin where another run ended, with this run's own warm-up and decay.
 
     Epochs and steps keep counting up, so that images come in a new order. Raise the same errors as
     `restore`.

@@ -33,7 +33,7 @@ def learning_rate(
     """Return the learning rate of a step, counted from 0.
 
     A linear warm-up, of at most half the steps, is followed by one of SCHEDULES. A run that extends
-    another repeats both, from the rate at which the other ended: re-warming and re-decaying
+    another run warms up from the rate at which that run ended, and then decays the rate again
     (Ibrahim et al. 2024, arXiv:2403.08763). With `lr_every=epoch` the rate changes once per epoch.
     Raise ValueError for an unknown schedule.
     """
@@ -50,7 +50,7 @@ def learning_rate(
 
 
 def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:
-    """Return this epoch if its score is higher, or equal with a lower loss; else the best."""
+    """Return this epoch if its score beats the best, or equals it with less loss; else the best."""
     before = (-math.inf, -math.inf) if best is None else (best.score, -best.values["loss"])
     return Best(epoch, val.score, val.values) if (val.score, -val.loss) > before else best
 
@@ -65,10 +65,10 @@ class NonFinite(ArithmeticError):
 class NonFiniteGuard:
     """Records steps with NaN or infinity, and handles them according to `train.on_nonfinite`.
 
-    The records stay on the device, so that the loop need not wait for it, and are read with each
-    log and after each epoch. "stop" then raises NonFinite; "skip" raises it after more than
-    `train.max_skips` such steps. Either way, a bad step changes no weights, and `notify` is first
-    called with its number.
+    The records stay on the device, so that the loop need not wait for the device; they are read
+    with each log and after each epoch. "stop" then raises NonFinite; "skip" raises NonFinite after
+    more than `train.max_skips` such steps. Either way, a bad step changes no weights, and `notify`
+    is first called with the number of the step.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class NonFiniteGuard:
             if self.config.on_nonfinite == "stop":
                 epoch, batch = divmod(each - 1, self.steps_per_epoch)
                 raise NonFinite(
-                    f"the loss or its gradient was NaN or infinity at step {each} (batch "
+                    f"the loss or its gradient was NaN or infinite at step {each} (batch "
                     f"{batch + 1} of epoch {epoch + 1}). {ADVICE}"
                 )
             self.skipped += 1

@@ -18,7 +18,7 @@ class AveragesState:
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run's counters: zero or, if the run extends another, the end of that run."""
+    """Where a run's counters start: at zero or, if it extends another run, where that run ended."""
 
     epoch: int = 0
     step: int = 0

@@ -1,4 +1,4 @@
-"""A run's optimizers, stepped together, with a learning rate for each layer."""
+"""A run's optimizers, which step together, with a learning rate for each layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from vit_train.engine.workers import Workers
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a parameter group, each with one scale of the learning rate."""
+    """Split a parameter group into parts, each with a single factor of the learning rate."""
     parts: dict[float, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
@@ -29,8 +29,8 @@ def decides_on_device(optimizer: Optimizer) -> bool:
 class Optimizers:
     """The optimizers of one model, each with its own parameters.
 
-    `scales` maps parameters to factors of the learning rate; for all others the factor is 1. Raises
-    ValueError unless each of the `parameters` belongs to exactly one optimizer.
+    `scales` maps parameters to factors of the learning rate; the factor of any other parameter is
+    1. Raises ValueError unless each of the `parameters` belongs to exactly one optimizer.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Optimizers:
     def step(self, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite` () is true.
 
-        PyTorch's fused optimizers check this on the device; for others, this function waits for the
-        device.
+        PyTorch's fused optimizers check `finite` on the device. For other optimizers, this function
+        waits for the device.
         """
         for optimizer in self.optimizers:
             if decides_on_device(optimizer):
@@ -102,7 +102,7 @@ class Optimizers:
         """Restore the moments, but keep the optimizers' own settings.
 
         A parameter has no moments before its first step. Raise ValueError if the moments do not fit
-        these optimizers' parameters.
+        the optimizers' parameters.
         """
         for optimizer, own in zip(self.optimizers, moments, strict=True):
             for parameter, given in zip(parameters_of(optimizer), own, strict=True):

@@ -46,7 +46,7 @@ class Callback:
     """Base class of callbacks. Every method is optional and does nothing by default."""
 
     def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
-        """Handle the averages that are logged every `log_every` steps, on a GPU once a second."""
+        """Handle the averages, logged every `log_every` steps, on a GPU at most once a second."""
 
     def on_step(self, trainer: "Trainer") -> None:
         """Handle the end of every optimizer step.
@@ -172,7 +172,7 @@ class Trainer:
                 self.report("on_epoch", log, val)
 
     def leave_out(self, began: float) -> None:
-        """Leave the time since `began`, which was not spent on training, out of the speed."""
+        """Exclude the time since `began`, which was not spent on training, from the speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)
@@ -200,8 +200,8 @@ class Trainer:
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.
 
-        They form one tensor (3,), so that a single copy takes them to a GPU: float64, or float32 on
-        an Apple GPU.
+        The numbers form one tensor (3,), so that a single copy takes them to a GPU. The tensor is
+        float64, or float32 on an Apple GPU.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
@@ -213,11 +213,11 @@ class Trainer:
         self.take_step(schedule, *self.make_batch(*draws))
 
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
-        """Take one optimizer step on the mean loss of a batch, and add it to the averages.
+        """Take one optimizer step on the mean loss of a batch; add its measures to the averages.
 
         `schedule` (3,) is the result of `schedule()`; `images` (b,C,S,S) and `targets` (b,…) are
         this process's share of the batch. A step with NaN or infinity changes no weights. All work
-        is done on the device, without waiting for it.
+        is done on the device, without waiting for the device.
         """
         number, lr, average_rate = schedule.unbind()
 
@@ -249,7 +249,7 @@ class Trainer:
             averages.add(sums, finite * self.train_loader.batch_size)
 
     def accumulate(self, images: Tensor, targets: Tensor) -> Tensor:
-        """Sum the gradients of all micro-batches and processes; return the batch's sums (M,)."""
+        """Sum the gradients of all micro-batches and processes; return the summed measures (M,)."""
         count = self.train_loader.batch_size
         first = self.processes.rank * count // self.processes.count
         indices = torch.arange(first, first + len(images))
@@ -270,7 +270,7 @@ class Trainer:
     def forward_backward(
         self, images: Tensor, targets: Tensor, indices: Tensor, count: int
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return a micro-batch's step sums (M,) and its part of the gradient.
+        """Return a micro-batch's summed measures (M,) and its part of the gradient.
 
         `indices` are the images' indices in the whole batch, and `count` is the size of the whole
         batch. Dropout on a CPU is a function of the seed, the step and the image's index. Runs in a
@@ -329,7 +329,7 @@ class Trainer:
             getattr(callback, event)(self, *what)
 
     def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks, and leave their time out of the training speed."""
+        """Notify the callbacks, and exclude their time from the training speed."""
         began = time.perf_counter()
         self.notify(event, *what)
         self.leave_out(began)

@@ -21,7 +21,10 @@ Result = TypeVar("Result")
 
 
 def has_dropout(model: nn.Module, rate: str) -> bool:
-    """Return True if dropout is active; the rate is the attribute `rate` or, as in PyTorch, `p`."""
+    """Return True if any module has a nonzero dropout rate.
+
+    `rate` names the attribute: "rate" in this package, "p" in PyTorch.
+    """
     return any(getattr(module, rate, 0) for module in model.modules())
 
 
@@ -57,10 +60,11 @@ class Workers:
             torch.set_num_threads(self.before)
 
     def map(self, function: Callable[..., Result], *batch: Tensor) -> Iterator[Result]:
-        """Split these tensors along the first axis, and yield function(*micro_batch) in order.
+        """Split the batch's tensors by rows, and yield function(*micro_batch) in order.
 
         Only a few results are held at a time. The function must set thread-local modes (no_grad,
-        autocast) itself. Raise ValueError if it draws from PyTorch's generator, which all share.
+        autocast) itself. Raise ValueError if the function draws from PyTorch's generator,
+        which all threads share.
         """
         size = self.micro_batch or len(batch[0])
         micro_batches = zip(*(tensor.split(size) for tensor in batch), strict=True)
@@ -99,7 +103,7 @@ def make_workers(
     compiled: bool = False,
     most: int = sys.maxsize,
 ) -> Workers:
-    """Make one worker per core on a CPU, at most one per micro-batch; else a single one.
+    """On a CPU, make one worker per core, at most one per micro-batch; otherwise make one.
 
     A model with BatchNorm gets a single worker and whole batches. `most` is the number of images
     that fit into memory at once, over all workers.

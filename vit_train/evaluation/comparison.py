@@ -25,9 +25,9 @@ from vit_train.runs.trained import Meta
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
-    """Evaluate each checkpoint, and write their differences into a folder next to the first's.
+    """Evaluate each checkpoint, and write a comparison next to the first checkpoint's results.
 
-    Raise ValueError for tasks that do not classify, and for checkpoints with different images.
+    Raise ValueError if a model is not a classifier, or if the models' classes or images differ.
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
@@ -114,10 +114,10 @@ def in_figures(p: float) -> str:
 def draw_differences(
     found: dict[str, Predictions], images: torch.Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S) that only one of two models gets right, with both predictions.
+    """Draw those uint8 images (N,3,S,S) that only one of two models gets right.
 
-    Below the images, each model is represented by the first letter of its name. Images on which the
-    other model has the highest loss come first.
+    Below each image are both predictions, each after the first letter of its model's name. Images
+    on which the wrong model has the highest loss come first.
     """
 
     def labeled(index: int) -> Labeled:
@@ -160,9 +160,9 @@ def differences(
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError, before any evaluation, if these models cannot be compared."""
+    """Raise ValueError, before any evaluation, if the models cannot be compared."""
     if not all(meta.task.needs_labels for meta in metas):
-        raise ValueError("ckpt=[A,B] compares classifiers")
+        raise ValueError("ckpt=[A,B] compares only classifiers")
     for meta in metas[1:]:
         if meta.classes != metas[0].classes:
             raise ValueError(f"{metas[0].path} and {meta.path} have different classes")
@@ -205,7 +205,7 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
-    """Return the training settings that differ between the runs: each key with the runs' values."""
+    """Return the training settings in which the runs differ: each key and the runs' values."""
     flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]

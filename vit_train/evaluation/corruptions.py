@@ -1,4 +1,4 @@
-"""Corrupted images for `robustness=true`: those of CIFAR-10-C, and darkness."""
+"""Corruptions of images for `robustness=true`: seven from CIFAR-10-C, and darkness."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,12 @@ def gaussian_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def shot_noise(x: Tensor, white: float, generator: torch.Generator) -> Tensor:
-    """Draw a Poisson-distributed number of photons for each pixel: `white` on average for white."""
+    """Draw a Poisson-distributed number of photons for each value; white has a mean of `white`."""
     return torch.poisson(x * white, generator=generator) / white
 
 
 def impulse_noise(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Set this share of all values to black or white."""
+    """Set a share of all values to black or white, at random."""
     drawn = torch.rand(x.shape, generator=generator)
     return x.masked_fill(drawn < share / 2, 0).masked_fill(drawn > 1 - share / 2, 1)
 
@@ -46,7 +46,7 @@ def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def brightness(x: Tensor, more: float, generator: torch.Generator) -> Tensor:
-    """Raise the value of HSV (the largest channel), keeping hue and saturation."""
+    """Raise each pixel's HSV value (its largest channel), keeping hue and saturation."""
     value = x.amax(1, keepdim=True)
     raised = (value + more).clamp(max=1)
     return torch.where(value > 0, x * raised / value, raised)
@@ -81,7 +81,7 @@ VALUES = 1000 * 3 * 32**2
 
 
 def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
-    """Corrupt uint8 images (N,3,S,S); the result is always the same."""
+    """Corrupt uint8 images (N,3,S,S); equal arguments give equal results."""
     corrupt, strengths = CORRUPTIONS[name]
     generator = torch.Generator().manual_seed(1000 * list(CORRUPTIONS).index(name) + severity)
     chunks = [

@@ -46,7 +46,7 @@ TOP = 5
 
 
 class Evaluated(NamedTuple):
-    """An evaluated checkpoint: its images, result, results.json, and the folder with its files."""
+    """An evaluated checkpoint, with the images, the result, results.json and the output folder."""
 
     meta: Meta
     images: ImageSet
@@ -61,7 +61,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
 
 
 def load_for(config: EvalConfig, checkpoint: str) -> Trained:
-    """Load a checkpoint for evaluation with the settings of the command."""
+    """Load a checkpoint for evaluation, with the command's settings."""
     keep_freed_memory()
     return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
@@ -180,8 +180,8 @@ def prediction_rows(
 ) -> Iterator[list[object]]:
     """Yield the rows of predictions.csv: a header, then a row for each image.
 
-    The columns are the image, its true and predicted class, their probabilities, and the other most
-    probable classes with theirs.
+    The columns are the image, its true and predicted class, whether they agree, the probability of
+    each, and the next most probable classes with their probabilities.
     """
     named = [printable(name) for name in classes]
     top = predictions.top(min(TOP, predictions.classes))
@@ -240,7 +240,7 @@ def display_name(checkpoint: Path) -> str:
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return the folder's name, which contains every setting that differs from its default."""
+    """Return the output folder's name, which contains every setting that is not the default."""
     data, split = config.data, config.split
     place = None if data.root is None else Path(data.root).expanduser().resolve()
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)

@@ -1,4 +1,4 @@
-"""Measuring a loaded model on sets of images: plain, mirrored, corrupted; and its temperature."""
+"""Measure a model on plain, mirrored and corrupted images, and fit its temperature."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ Measure = Callable[[ImageSet], Classification]
 
 
 def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
-    """Evaluate a loaded model on a set of images: a classifier's result is a Classification."""
+    """Evaluate a loaded model on a set of images; for a classifier, return a Classification."""
     model, meta = trained
     batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
@@ -44,8 +44,8 @@ def temperature(
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None if there are no such images, or if they are the evaluated images. With `note`, also
-    write the temperature into the run's folder.
+    Return None if there are no such images, if there are too few, or if they are the evaluated
+    images. With `note`, also write the temperature into the run's folder.
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
@@ -60,7 +60,7 @@ def temperature(
 
 
 def note_temperature(meta: Meta, fitted: float) -> None:
-    """Write a checkpoint's temperature to the place where `load` finds it."""
+    """Write a checkpoint's temperature to the file in which `load` finds it."""
     file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
     if noted is None:
         logger.warning(f"the temperature is not saved: {file} was not written by vit-eval")
@@ -73,7 +73,7 @@ def note_temperature(meta: Meta, fitted: float) -> None:
 
 
 def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
-    """Evaluate the mean of the probabilities for each image and its mirror image."""
+    """Evaluate predictions averaged over each image and its mirror image."""
     mirrored = measure(replace(images, images=images.images.flip(3))).predictions
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
@@ -94,7 +94,7 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
 def numbers(
     result: Evaluation, classes: Sequence[str], temperature: float | None
 ) -> dict[str, Any]:
-    """Return the numbers of a result, also calibrated by the `temperature` if it is known."""
+    """Return a result's metrics; if the `temperature` is known, add those after calibration."""
     content: dict[str, Any] = {"result": result_dict(result)}
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)

@@ -1,4 +1,4 @@
-"""report.html for one model or several; the page must be readable without other files.
+"""The pages report.html for one model or several, each readable without other files.
 
 The text is in the templates; the numbers are those of results.json.
 """
@@ -31,8 +31,8 @@ def evaluation_page(
 ) -> str:
     """Return the page of one model, evaluated on `images`.
 
-    `content` is the content of its results.json, `run` the summary of its run, and `pictures` holds
-    PNG files by name.
+    `content` is the content of the model's results.json, `run` is the summary of its run, and
+    `pictures` holds PNG files by name.
     """
     more: dict[str, Any] = {}
     if isinstance(result, Classification):
@@ -58,8 +58,8 @@ def evaluation_page(
 def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
     """Return the cells of the confusion matrix, the most confused pairs, and pictures of cells.
 
-    They are those of the whole matrix or, if it has too many cells, of the pairs. A cell's pictures
-    are of the images with the highest confidence: name, confidence and WebP of each.
+    The pictures are of all cells or, if there are too many classes, of the most confused pairs. For
+    each cell, they are the images with the highest confidence: name, confidence and WebP data.
     """
     cells: dict[tuple[int, int], list[int]] = {}
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
@@ -84,7 +84,7 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
 
 
 def webp(pixels: Tensor) -> bytes:
-    """Return a uint8 image (3,S,S) as a small picture for a page."""
+    """Return a uint8 image (3,S,S) as a small WebP file for a page."""
     image, file = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()), BytesIO()
     image.thumbnail((SIDE, SIDE))
     image.save(file, "webp", quality=90)
@@ -121,8 +121,8 @@ def comparison_page(
 ) -> str:
     """Return the page for several models, each with a name and the content of its results.json.
 
-    `verdicts` compare them in words; `settings` lists settings that differ, with each model's
-    value.
+    `verdicts` compare the models in words; `settings` lists the settings that differ, with each
+    model's value.
     """
     return render(
         "evaluation",

@@ -21,9 +21,9 @@ WIDTH = 60
 
 
 def predict_images(config: PredictConfig) -> None:
-    """Classify all images, print a line for each and write them to `config.out`.
+    """Classify all images, print a line for each and write the predictions to `config.out`.
 
-    Raise ValueError if there are no images, or if none can be read.
+    Raise ValueError if there are no images, or if no image can be read.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights)
@@ -86,7 +86,7 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
 def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
     """Log the output file, the number of unreadable images, and the calibration."""
     if config.out is not None:
-        logger.info(f"written to {config.out}: {counted(count, 'image')}")
+        logger.info(f"predictions for {counted(count, 'image')} written to {config.out}")
     if failures:
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if meta.temperature is not None:

@@ -20,7 +20,8 @@ def layer_index(layer: int, depth: int, owner: str) -> int:
 def rollout(layers: Sequence[Tensor]) -> Tensor:
     """Return the attention through all layers (Abnar & Zuidema 2020): (B,T,T).
 
-    Each layer is ½ (mean over heads + I), because the residual keeps every token.
+    Each layer contributes ½ (mean over heads + I), because its residual connection keeps every
+    token.
     """
     together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights in layers:
@@ -45,8 +46,8 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
     """Return the maps over the patches for the prediction: (B,T,T) → (B,G,G).
 
-    A map is the row of the class token or, without one, the mean over all patches, leaving out each
-    patch's attention to itself.
+    A map is the row of the class token. Without a class token, it is the mean over all patches,
+    leaving out each patch's attention to itself.
     """
     if has_class:
         row = matrix[:, 0, 1:]
@@ -100,9 +101,9 @@ def prediction_maps(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return maps (B,G,G) of normalized images, their logits (B,K), and the explained classes (B,).
 
-    The explained class is an image's `target` (B,) or, without one, its predicted class. The model
-    returns its logits and the attention (B,H,T,T) of every layer; `layer` is for method="attention"
-    alone.
+    The explained class is an image's `target` (B,) or, without a target, its predicted class. The
+    model must return its logits and the attention (B,H,T,T) of every layer. `layer` is only for
+    method="attention".
     """
     by_gradient = method == "relevance"
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
@@ -141,7 +142,7 @@ def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
 
 
 def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
-    """Replace these patches (N,M) with zeros: (N,C,S,S) → (N,C,S,S).
+    """Replace the `patches` (N,M) with zeros: (N,C,S,S) → (N,C,S,S).
 
     In normalized images, zero is the mean color.
     """

@@ -32,7 +32,7 @@ MOST_PATCHES = 400
 
 
 def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
-    """Write a page in which the model runs on its first test images and on photos.
+    """Write a page in which the model runs on the first test images and on the reader's photos.
 
     Raise ValueError for a model that the page's JavaScript does not support.
     """

@@ -26,11 +26,11 @@ LOOKED_AT = 224
 
 
 def explain_predictions(config: ExplainConfig) -> None:
-    """Draw the heat maps of predictions, the distances of heads, and the filters.
+    """Draw the heat maps of predictions, the attention distances of heads, and the filters.
 
     For a model that predicts pixels, draw its decoder's attention from a hidden patch. With html=,
     write the demo page instead. Raise ValueError for a model without attention, and for a layer or
-    class that it does not have.
+    class that the model does not have.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights, config.data.image_size)
@@ -66,7 +66,7 @@ def explain_predictions(config: ExplainConfig) -> None:
         figures = decoder_figures(trained, config.layer, images)
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
     if replaced := {path.resolve() for path in paths} & {file.resolve() for file in files}:
-        raise ValueError(f"this would replace the image {min(replaced)}: choose another out=")
+        raise ValueError(f"a figure would replace the image {min(replaced)}: choose another out=")
     for file, figure in files.items():
         save(figure, file)
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")
@@ -76,7 +76,7 @@ def explain_predictions(config: ExplainConfig) -> None:
 
 
 def folder_name(config: ExplainConfig) -> str:
-    """Return the folder's name, which contains every setting that differs from its default."""
+    """Return the output folder's name, which contains every setting that is not the default."""
     parts = [
         config.method != ExplainConfig.method and config.method,
         config.layer != ExplainConfig.layer and f"layer{config.layer}",
@@ -91,7 +91,8 @@ def read_images(
 ) -> tuple[Tensor, list[str], Tensor]:
     """Return the first `count` readable images, uint8 (N,C,S,S), and their files' names.
 
-    The third result is the same images at a size for viewing. Raise ValueError if none can be read.
+    The third result is the same images at a size for viewing. Raise ValueError if no image can be
+    read.
     """
     size = max(LOOKED_AT, trained.meta.image_shape[1])
     found: dict[Path, tuple[Tensor, Tensor]] = {}

@@ -39,7 +39,8 @@ from vit_train.tasks.pixels import Reconstruct
 BATCH = 64
 FILTERS = 28
 LEGENDS = {
-    "relevance": "how much each patch raised {raised} (relevance: attention × gradient)",
+    "relevance": "how much each patch raised the logit of {raised} "
+    "(relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}, the mean of its heads",
 }
@@ -52,9 +53,9 @@ TITLE, NAME = 44, 30
 class Explainer:
     """Explains the predictions of one model by one method or, with method="all", by all methods.
 
-    `layer`, counted from 1, is for method="attention"; `target` is the class to explain, or None
-    for the predicted class. The predictions are computed in `precision`, by default the model's
-    own.
+    `layer`, counted from 1, is only for method="attention". `target` is the class to explain, or
+    None for the predicted class. The predictions are computed in `precision`, by default that of
+    the model.
     """
 
     def __init__(
@@ -68,9 +69,8 @@ class Explainer:
         model, meta = trained
         if not isinstance(model, VisionTransformer):
             raise ValueError(
-                "vit-explain needs a classifier with attention, which "
-                f"model.name={meta.config.model.name} with task={meta.config.task.name} is "
-                "not"
+                "vit-explain needs a classifier with attention, but this is "
+                f"model.name={meta.config.model.name} with task={meta.config.task.name}"
             )
         if target is not None and target not in meta.classes:
             raise ValueError(f"target={target} is not a class of the model: {listed(meta.classes)}")
@@ -88,9 +88,9 @@ class Explainer:
     def figures(
         self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
     ) -> dict[str, Figure]:
-        """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters.
+        """Draw the maps of uint8 images (N,3,S,S), the heads' attention distances and the filters.
 
-        The maps are drawn over `shown`, if given: the same images in another size.
+        If `shown`, the same images in another size, is given, draw the maps over it.
         """
         found = {
             "maps": self.draw_maps(images, titles, shown),
@@ -136,7 +136,7 @@ class Explainer:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and vit-predict's probabilities (N,K) for uint8 images.
+        """Return maps (N,G,G) and probabilities (N,K), as by vit-predict, of uint8 images.
 
         The maps are those of `method`, by default the explainer's only method.
         """
@@ -161,7 +161,7 @@ class Explainer:
         return [attention_distances(each, has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet, name: str) -> None:
-        """Measure one of the methods on these images, and compare with chance."""
+        """Score the method called `name` on these images, and compare it with chance."""
         maps, probabilities = self.explained(part.images, name)
         images = counted(len(part), "image")
         if part.masks is not None:
@@ -191,7 +191,7 @@ class Explainer:
 
         For uint8 images (N,3,S,S), return the share of patches that makes up half of a map, the
         share `deleted`, and the share of predictions `changed` by deleting the highest patches, or
-        random patches. `p_value` is from McNemar's exact test for the difference between these two.
+        random patches. `p_value` is from McNemar's exact test of highest against random.
         """
         maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)
@@ -210,7 +210,7 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Return True (N,) where predictions (N,) stay the same without these patches (N,M)."""
+        """Return True (N,) where deleting `patches` (N,M) does not change the prediction (N,)."""
         found, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
@@ -220,13 +220,13 @@ class Explainer:
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
-    """Return a title for each image, its true class; [] for tasks without labels."""
+    """Return each image's true class as a title; return [] for tasks without labels."""
     labels = images.labels.tolist() if meta.task.needs_labels else []
     return [f"true: {meta.classes[label]}" for label in labels]
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
-    """Return maps over the image with values (B,V) at the `visible` patches (B,V), 0 elsewhere."""
+    """Return maps with the values `seen` (B,V) at the patches `visible` (B,V), and 0 elsewhere."""
     return seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen).view(-1, grid, grid)
 
 
@@ -253,10 +253,10 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
 
 @torch.no_grad()
 def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
-    """Draw uint8 images (N,3,S,S), one hidden patch in each, and the patches that it attends to.
+    """Draw uint8 images (N,3,S,S), each with a hidden patch and the patches that it attends to.
 
     `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
-    the decoder does not have, and for a model that sees no patches.
+    the decoder does not have, and for a decoder that attends to no patches.
     """
     model, meta = trained
     assert isinstance(model, Autoencoder)

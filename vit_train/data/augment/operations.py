@@ -42,7 +42,7 @@ def mean_gray(images: Tensor) -> Tensor:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Return the rounded 3×3 mean with a center of weight 5; the border is unchanged."""
+    """Return the rounded 3×3 mean, in which the center has weight 5; leave the border unchanged."""
     wide = images.to(torch.int16)
     rows = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
     box = rows[..., :-2, :] + rows[..., 1:-1, :] + rows[..., 2:, :]
@@ -53,7 +53,7 @@ def blurred(images: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Keep the highest `magnitude` bits, rounded to a whole number."""
+    """Keep the highest bits of each value; their number is the rounded `magnitude`."""
     dropped = 2 ** (8 - magnitude.round().long()) - 1
     return images & per_image(BOUND - dropped, torch.uint8)
 
@@ -129,7 +129,7 @@ class Round(NamedTuple):
 
 
 def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
-    """Compute the affine maps for images of this size, on the CPU: a GPU has a different sine.
+    """Compute affine maps for images of this size, on the CPU because a GPU's sine differs.
 
     Magnitudes are those of torchvision; rotations are in degrees, counterclockwise.
     """
@@ -193,5 +193,5 @@ def apply_to_rows(
 def apply_to_all(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """Do the same as `apply_to_rows`, with shapes that do not depend on the choice."""
+    """Return the same as `apply_to_rows`, with shapes that do not depend on `chosen`."""
     return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)

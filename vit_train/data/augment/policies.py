@@ -61,7 +61,7 @@ class Magnitudes:
         self.table = torch.stack(values, dim=1).view(*both.shape, -1)
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Look up the magnitudes; signed ones are negated with probability ½, image by image."""
+        """Look up each image's magnitude; negate signed magnitudes with probability ½."""
         negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
         return Round(operation, *self.table[negated, operation, strength].unbind(1))
 

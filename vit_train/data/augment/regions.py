@@ -60,9 +60,9 @@ def random_rectangles(
 ) -> tuple[Rectangles, Tensor]:
     """Draw one rectangle per image.
 
-    Its area, the logarithm of its aspect ratio and its position are uniform, and its sides are at
-    most `largest`. A few tries are made for each image; the second result, bool (B,), marks the
-    images for which one succeeded. For the others, the rectangle is the whole image.
+    The area, the logarithm of the aspect ratio and the position are uniformly distributed; the
+    sides are at most `largest`. If none of TRIES draws for an image gives such a rectangle, it is
+    the whole image. The second result, bool (B,), marks the images for which a draw succeeded.
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
