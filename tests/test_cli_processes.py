@@ -107,7 +107,7 @@ def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
 def test_a_sweep_in_several_processes_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its second run would wait for a meeting that the others have left."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    run.fails("a sweep (-m) runs in one process", "vit-train", "-m", "seed=0,1", *SMALL)
+    run.fails("torchrun cannot run a sweep (-m)", "vit-train", "-m", "seed=0,1", *SMALL)
     assert not list(Path().rglob("checkpoints"))
 
 

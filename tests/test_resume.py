@@ -161,7 +161,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> N
         run.says("run is finished", "vit-train", "resume=last.safetensors")
     for change, words in {
         "seed=1": "resume= cannot change seed",
-        "train.epochs=4": "leave it out, start a new run, or fork= this one\n",
+        "train.epochs=4": "leave it out or start a new run, or fork= this one\n",
         "+train.epoch=5": "did you mean train.epochs?",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)

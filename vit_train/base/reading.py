@@ -1,8 +1,8 @@
-"""Plain values from untrusted files, whose size is checked before other code walks them.
+"""Plain values from untrusted files: a value's size is checked before other code walks the value.
 
-A few hundred bytes can describe a value that takes forever to walk. Examples are mappings nested
-forty levels deep, each of which contains the next one twice; YAML aliases; and a list that contains
-itself.
+A few hundred bytes can describe a value that takes forever to walk. Examples are forty nested
+mappings, each containing the next one twice, and a list that contains itself. YAML aliases can
+describe both.
 """
 
 import difflib
@@ -49,7 +49,8 @@ def require_plain(value: Any, what: str, nodes: int) -> None:
 def require_config(stored: Any, what: str) -> None:
     """Raise Refused for settings that are not plain or that contain an interpolation.
 
-    Resolving `${oc.env:NAME}` would put secrets from the environment into a message.
+    An interpolation such as `${oc.env:NAME}` could put a secret from the environment into a
+    message.
     """
     require_plain(stored, what, CONFIG_NODES)
     if not isinstance(stored, dict):
@@ -86,7 +87,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean …?" with a path similar to a missing path, or "" without any."""
+    """Return ", did you mean PATH?" for a missing path, or "" if no existing path is similar."""
     others = [each.name for each in path.parent.glob("*") if each != path]
     near = difflib.get_close_matches(path.name, others, 1)
     return f", did you mean {path.with_name(near[0])}?" if near else ""
@@ -95,8 +96,8 @@ def near_path(path: Path) -> str:
 def read_text(path: Path, limit: int) -> str:
     """Return a file's text; raise Refused if the file is not regular or exceeds `limit` bytes.
 
-    A device may never end, and opening a pipe blocks until something writes to it. Bytes that are
-    not UTF-8 become "�".
+    A device could be endless, and opening a pipe would block until something writes to it. Bytes
+    that are not UTF-8 become "�".
     """
     with open_regular(path) as file:
         content = file.read(limit + 1)
@@ -117,7 +118,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object, or {} if there is no file; raise Refused if it is invalid."""
+    """Return a file's JSON object, or {} if the file is missing; raise Refused if it is invalid."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise Refused(f"{path} is not a JSON object")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """Each thread's own function that returns its generators, one per image.
+    """Each thread's own function that returns a generator for each image.
 
     A thread without such a function uses PyTorch's global generator, which all threads share.
     """
@@ -46,7 +46,7 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw a tensor shaped like `like` (B,…): 1 with this probability, otherwise 0."""
+    """Draw a tensor in the shape of `like` (B,…): each value is 1 with this probability, else 0."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)

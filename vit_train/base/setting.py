@@ -24,10 +24,10 @@ Entry = TypeVar("Entry")
 
 
 def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
-    """Return a dataclass field with its help text and its allowed values.
+    """Return a dataclass field with a help text and allowed values.
 
     The `bounds`, named as in BOUNDS, apply to a number and to each number in a list, but not to
-    None. If the default is callable, it is called to make the field's default.
+    None. If `default` is callable, it is called to make the default of each instance.
     """
     metadata = {"help": text, "choices": choices, "bounds": bounds}
     if callable(default):
@@ -79,7 +79,7 @@ def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
 
 
 def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
-    """Return the entry called `name`, or raise ValueError, naming the setting `key`."""
+    """Return the entry called `name`; if there is none, raise ValueError that names `key`."""
     if name not in table:
         raise ValueError(
             f"{key}={name} must be one of: {', '.join(table)}; if your own module registers it, "

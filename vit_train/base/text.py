@@ -18,7 +18,7 @@ CLASS_NAME = 40
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape characters that could move the cursor, or color or reverse text, except `keep`."""
+    """Escape characters that move the cursor, color text or reverse it, except those in `keep`."""
     return "".join(
         each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
         for each in text
@@ -35,7 +35,7 @@ def file_name(text: str) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as lines of CSV, in which a spreadsheet finds no formulas."""
+    """Return rows as CSV, escaping cells that a spreadsheet would treat as formulas."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([plain_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
@@ -83,7 +83,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message; the second, too, if the first ends with a colon.
+    """Return the first line of an error's message, and the second if the first ends with a colon.
 
     For an error without a message, return the name of its class.
     """

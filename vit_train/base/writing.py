@@ -90,7 +90,7 @@ def open_to_append(path: Path) -> IO[str]:
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     """Replace everything after the first `start` bytes of a regular file.
 
-    If `start` is 0, the file may be new; otherwise raise FileNotFoundError if it no longer exists.
+    If `start` is 0, the file may be new; otherwise raise FileNotFoundError for a missing file.
     Raise Refused for a path that is not a regular file.
     """
     require_own_file(path)

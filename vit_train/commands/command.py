@@ -32,7 +32,7 @@ FLAGS = ("overrides", "help", "config_dir", "cfg")
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ValueError, in place of argparse's `error`, which prints the usage and exits."""
+    """Raise ValueError instead of printing the usage and exiting, as argparse's `error` does."""
     raise ValueError(message)
 
 
@@ -110,8 +110,8 @@ def read_command(
 ) -> argparse.Namespace:
     """Return the flags and settings of the command line; for --version and --help, print and exit.
 
-    Raise ValueError for invalid flags and settings. Unless the command accepts `any_flag` of
-    Hydra, raise ValueError also for flags that are not in FLAGS.
+    Raise ValueError for invalid settings and flags. Unless `any_flag` is true, raise ValueError
+    also for flags of Hydra that are not in FLAGS.
     """
     if "--version" in sys.argv:
         print(version_line())

@@ -155,7 +155,7 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """Exit with status 1 if stdout cannot be written, silently if its reader has ended.
+    """If stdout cannot be written, exit with status 1, silently if its reader has ended.
 
     Logging ignores write errors, so that they do not end training.
     """

@@ -38,8 +38,8 @@ KEPT = (
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
     """Return `config` if the run in the folder has the same settings, otherwise None.
 
-    In the returned config, init_from= and task.teacher= name single runs, and precision=auto is
-    replaced with the precision that the run has chosen.
+    In the returned config, init_from= and task.teacher= each name a single run, and precision=auto
+    is replaced with the precision that the run has chosen.
     """
     from vit_train.training.train import with_named_runs
 
@@ -57,7 +57,7 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
 
     Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
     half of the epochs. Raise ValueError if that run is not finished, or if a changed setting would
-    not fit its saved state.
+    not fit the run's saved state.
     """
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder)}
@@ -72,8 +72,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
 def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `fork=` names, with the changes from the command line.
 
-    Raise ValueError if that run has no checkpoint, or if a changed setting would not fit its saved
-    state.
+    Raise ValueError if that run has no checkpoint, or if a changed setting would not fit the run's
+    saved state.
     """
     folder, named = resumed_run(composed.fork, "fork")
     checkpoint = named or last_checkpoint(folder)
@@ -104,8 +104,8 @@ def changed(
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
-                f"{argument}= cannot change {key} (this run has {values}): leave it out, start a "
-                "new run, or fork= this one"
+                f"{argument}= cannot change {key} (this run has {values}): leave it out or "
+                "start a new run" + (", or fork= this one" if argument == "resume" else "")
             )
     distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
@@ -116,16 +116,17 @@ def changed(
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
     """Disable downloading in a run's settings, and replace its URLs with the installed preset's.
 
-    The run may be somebody else's; the images of the user's own runs are already on disk. Raise
-    ValueError if the run raises data.max_pixels above the default, unless the user has set it (it
-    is in `keys`).
+    The run may come from somebody else, so its URLs are not trusted. The user's own runs lose
+    nothing, because their images are already on disk. Raise ValueError if the run's data.max_pixels
+    exceeds the default and is not among `keys`, the settings that the user gives.
     """
     usual, data = default_settings(stored)["data"], settings.data
     limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
     if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
         raise ValueError(
-            f"this run reads images of up to {limit:,} pixels: if you trust the images, add "
-            f"data={data.name} data.max_pixels={limit}, and the run's other data settings"
+            f"this run reads images of up to {limit:,} pixels, more than the default limit: if "
+            f"you trust the images, add data={data.name} data.max_pixels={limit}, and repeat every "
+            "other data setting of the run"
         )
     data.download = False
     if "urls" in usual:
@@ -141,7 +142,7 @@ def keys_of(overrides: Sequence[str]) -> list[str]:
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
     """Return the settings that a key or a group sets and that must not change.
 
-    An `experiment` may set any setting, so return all settings that must not change.
+    For an `experiment`, which may set any setting, return all settings that must not change.
     """
     fixed = [name for name in settings if name != argument and not may_change(name, argument)]
     below = [name for name in fixed if name == key or name.startswith(f"{key}.")]

@@ -10,7 +10,7 @@ from importlib import import_module
 
 @contextlib.contextmanager
 def ended_by_interrupt(command: str) -> Iterator[None]:
-    """Let Ctrl-C end the process at once; training later replaces this with a stop after a step.
+    """Let Ctrl-C end the process at once, until training replaces this handler with its own.
 
     KeyboardInterrupt is not used, because an import, a destructor or a callback could catch it and
     the command would continue. If Ctrl-C is already ignored, as in a script's background job, keep

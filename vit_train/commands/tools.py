@@ -121,7 +121,7 @@ Files are written into the folder given, or the one that contains all folders gi
   results.md    the table; runs that differ only in seed or fold share a row
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
-  images.png    the results by number of training images, if there are three or more such numbers
+  images.png    the results by training-set size, if the runs have three or more sizes
 Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

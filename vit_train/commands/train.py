@@ -60,7 +60,7 @@ class Sweep:
                     "summary.json, not its config.yaml"
                 )
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
-                raise ValueError("a sweep (-m) runs in one process: use torchrun for a single run")
+                raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
             outcome = (start if composed.resume is None else resume)(composed, settings)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)
@@ -160,7 +160,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
-    """Resume an earlier run in its folder, unless it is finished."""
+    """Resume an earlier run in its folder, unless the run is finished."""
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     return continue_run(
@@ -175,7 +175,7 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
 def continue_run(
     folder: Path, named: Path | None, config_of: Callable[[Path | None], TrainConfig]
 ) -> Outcome:
-    """Continue a run from the checkpoint `named`, or by default its last, unless it is finished.
+    """Continue an unfinished run from the checkpoint `named`, or by default from its last.
 
     `config_of` returns the run's settings, given the checkpoint.
     """

@@ -33,15 +33,15 @@ class Normalize(nn.Module):
 class DrawnBatches(ABC):
     """Base of training batches, which are made in two steps.
 
-    `draws` draws all random numbers on the CPU, so that every device sees the same images. From
-    these numbers, `batch` makes the images on the device. It does not wait for the device, and all
-    batches have the same shapes, so that a GPU can replay the work as a CUDA graph.
+    `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
+    makes the images from these numbers on the device, without waiting for the device. All batches
+    have the same shapes, so that a GPU can replay the work as a CUDA graph.
     """
 
     def __init__(
         self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
     ) -> None:
-        """Make this process's share (`rank` of `ranks`) of batches of `batch_size` images."""
+        """Make the share of process `rank` of `ranks` in each batch of `batch_size` images."""
         self.device, self.batch_size, self.seed = device, batch_size, seed
         self.rank, self.ranks = rank, ranks
         # The part of a batch that this process makes.

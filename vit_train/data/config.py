@@ -21,7 +21,8 @@ class AugmentConfig(Settings):
     flip: bool = setting(True, "Mirror each image with probability ½.")
     crop_scale: float | None = setting(
         None,
-        "Crop a random part of at least this share of the area, stretched to full size; null: off.",
+        "Crop a random part with at least this share of the image's area, and stretch it to full "
+        "size; null: off.",
         above=0,
         at_most=1,
     )
@@ -106,8 +107,8 @@ class DataConfig(Settings):
     )
     val: str = setting(
         "split",
-        "Validation images. split: the source's own or else a share of the training set; "
-        "none: no validation, so no best checkpoint; test: the test set, to follow published "
+        "Validation images. split: the source's own or, if it has none, a share of the training "
+        "set; none: no validation, so no best checkpoint; test: the test set, to follow published "
         "protocols (results are labeled as such).",
         choices=("split", "none", "test"),
     )
@@ -233,7 +234,7 @@ class FolderConfig(DataConfig):
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
     image_size: int = setting(
-        64, "Scale the shorter side to this, then crop the center.", at_least=1
+        64, "Scale the shorter side to this size, then crop the center.", at_least=1
     )
     test_fraction: float = setting(
         0.1,
@@ -243,7 +244,7 @@ class FolderConfig(DataConfig):
     )
     on_error: str = setting(
         "stop",
-        "Files that cannot be decoded: stop and list them, or skip them.",
+        "What to do with files that cannot be decoded: stop and list them, or skip them.",
         choices=ON_ERROR_CHOICES,
     )
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)

@@ -105,7 +105,7 @@ class Source(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The `image_keys` of a model's training and validation images, at its image size."""
+    """The `image_keys` of a model's training and validation images, at the model's image size."""
 
     keys: Tensor
     image_size: int
@@ -268,10 +268,10 @@ def sample(images: ImageSet, count: int) -> ImageSet:
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split off a share of the images, set by the config's `field`; return the rest and the share.
+    """Split the images in two; the second part gets the share in the config's `field`.
 
-    At least one image of each class remains in the rest, if possible. Raise ValueError if the rest
-    would be empty.
+    Keep at least one image of each class in the first part, if possible. Raise ValueError if the
+    first part would be empty.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))

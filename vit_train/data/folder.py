@@ -95,8 +95,8 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
 def find_parts(root: Path) -> dict[str, Tree]:
     """Return the trees train, test and val; if train/ has no class folders, use the root as train.
 
-    If there is no test/, use val/ for testing. Raise ValueError if only other splits have class
-    folders, or if train/ holds images without class folders next to another split.
+    If there is no test/, use val/ for testing. Raise ValueError if train/ has no class folders, but
+    test/ or val/ has some, or train/ holds images next to a test/ or val/ folder.
     """
     if not root.is_dir():
         raise ValueError(f"data.root={root} is not a folder")

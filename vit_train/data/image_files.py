@@ -112,7 +112,7 @@ def listed(lines: Sequence[object]) -> str:
 
 
 def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
-    """Log the number of files with a fault, if any, and the first of them."""
+    """If there are `paths`, log a warning with their number, the first path and the `fault`."""
     if paths:
         first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
         logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
@@ -124,7 +124,7 @@ class BrokenImage(Exception):
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Raise BrokenImage for any error of a decoder in the block."""
+    """Turn decoding errors in the block, except MemoryError, into BrokenImage."""
     try:
         yield
     except MemoryError:  # not the file's fault
@@ -270,7 +270,7 @@ class Doubts:
     cropped: list[Path] = field(default_factory=list)
 
     def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Record the doubtful files, given all images (N,C,S,S) and the share cropped off each."""
+        """Record the doubtful files, given all images (N,C,S,S) and each image's cropped share."""
         values = images.flatten(2)
         contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
         self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]

@@ -101,7 +101,7 @@ def unpack(archive: Archive, root: Path) -> None:
 
 
 def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
-    """Download `target` from the first of `urls` that delivers the bytes with this MD5.
+    """Download `target` from the first of `urls` that delivers a file with this MD5.
 
     Each mirror is tried twice. An incomplete download stays in `target`.part, and the next attempt
     or call continues it. Raise ValueError if every mirror fails.

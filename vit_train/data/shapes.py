@@ -144,7 +144,7 @@ def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
 def _paint(
     canvas: Tensor, coverage: Tensor, darkest: float, brightest: float, generator: torch.Generator
 ) -> Tensor:
-    """Paint one random color per image; its largest channel is in `darkest`…`brightest`."""
+    """Paint one random color per image; the color's largest channel is in `darkest`…`brightest`."""
     color = torch.rand(len(canvas), 3, 1, 1, generator=generator)
     peak = _uniform(len(canvas), darkest, brightest, generator).unsqueeze(1)
     color = (0.3 + 0.7 * color / color.amax(1, keepdim=True)) * peak

@@ -68,12 +68,12 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return the share of the new weights in the averages after a step, counted from 1."""
+        """Return the share of new weights in the averages after this step; steps count from 1."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
-        """Move the averages by the share `rate` () towards the model's weights."""
+        """Move the averages towards the model's weights by the share `rate`, a scalar tensor."""
         moves = torch._foreach_sub(self.weights, self.averages)
         # In the averages' own type: otherwise each would need a launch of its own.
         torch._foreach_mul_(moves, rate.to(self.averages[0].dtype))

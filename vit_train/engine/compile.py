@@ -25,10 +25,10 @@ def compile_model(
 ) -> bool:
     """Compile the model's forward and backward in place; return False, with a warning, on failure.
 
-    Run the compiled code at once on `piece`, a micro-batch of images and targets, because only this
-    reveals a missing C++ compiler or Triton. Leave weights, buffers and random states unchanged.
-    Evaluation does not use the compiled code: its batches have other shapes, and each shape would
-    have to be compiled again.
+    Run the compiled code at once on `piece`, a micro-batch of images and targets, because only a
+    run reveals that a C++ compiler or Triton is missing. Leave weights, buffers and random states
+    unchanged. Evaluation does not use the compiled code: its batches have other shapes, and each
+    shape would have to be compiled again.
     """
     devices = [precision.device] if precision.device.type == "cuda" else []
     torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
@@ -87,10 +87,11 @@ class GraphedStep:
     """Copies tensors, of the same shapes in every call, to the device and calls `function` on them.
 
     With `replay`, on a GPU, the function's work is captured after the first few calls, and then
-    replayed: a single launch instead of several hundred, each of which costs the CPU more time than
-    the GPU's arithmetic. The function must therefore do all its work on the device, without waiting
-    for the device, and keep its results in tensors that are never moved. If this work cannot be
-    captured, a warning gives the reason, and the function is called as before.
+    replayed with a single launch. Without it, a call takes several hundred launches, each of which
+    costs the CPU more time than the GPU needs for the arithmetic. The function must therefore do
+    all its work on the device, without waiting for the device, and keep its results in tensors that
+    are never moved. If this work cannot be captured, a warning gives the reason, and the function
+    is called as before.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class GraphedStep:
             self.function(*self.moved(inputs))
 
     def moved(self, inputs: Iterable[Tensor]) -> list[Tensor]:
-        """Return the inputs on the device, copied from pinned memory if it is a GPU."""
+        """Return the inputs on the device; copies to a GPU are made from pinned memory."""
         if self.device.type == "cuda":
             inputs = (each.pin_memory() for each in inputs)
         return [each.to(self.device, non_blocking=True) for each in inputs]

@@ -159,7 +159,7 @@ Z = 1.959964
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return a proportion's Wilson 95 % interval (1927): its center and its half-width / Z."""
+    """Return Wilson's 95 % interval of a proportion (1927): its center, and its half-width / Z."""
     center = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
     spread = math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     return center, spread / (1 + Z * Z / count)
@@ -191,8 +191,8 @@ def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]
 def student_quantile(freedom: float) -> float:
     """Return the value t for which 5 % of Student's distribution lies outside ±t.
 
-    The distribution has ν = `freedom` degrees of freedom. With t = √ν tan θ its density becomes
-    cos(θ)^(ν − 1), up to a constant factor, which is easy to integrate numerically.
+    The distribution has ν = `freedom` degrees of freedom. With t = √ν tan θ, the density of θ is
+    proportional to cos(θ)^(ν − 1), which is easy to integrate numerically.
     """
     freedom = min(freedom, 1e4)  # beyond this, it is practically the normal distribution's
     angle = np.linspace(0, math.pi / 2, 20_001)

@@ -1,4 +1,4 @@
-"""The objective of the training loop, the batches it reads, and evaluation on a split."""
+"""The training loop's objective, the batches that the loop reads, and evaluation on a split."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol

@@ -173,7 +173,7 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return nearly orthogonal matrices close to `matrices`: (n,A,B) → (n,A,B), A ≤ B.
 
     For M = U Σ Vᵀ the result is U Σ' Vᵀ: singular values above 0.3 % of M's norm become about 0.7
-    to 1.2, and smaller ones less. The result is computed in `dtype`; bf16 is precise enough.
+    to 1.2, and smaller ones become less. The result is computed in `dtype`; bf16 is precise enough.
     """
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)
@@ -201,7 +201,7 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
 
 
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Map the weight of each linear layer in a model's lists of blocks to its number of matrices.
+    """Map the weight of each linear layer in the model's blocks to the number of matrices in it.
 
     The number is the layer's attribute `stacked`, or 1.
     """

@@ -40,7 +40,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Return True if this device computes bf16 products natively; assume it of every CPU."""
+    """Return True for a device that computes bf16 products natively, and for every CPU."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu"
@@ -81,9 +81,9 @@ def choose_algorithms(deterministic: bool) -> None:
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step instead of returning it to the system.
 
-    By default, glibc returns the activations' memory after every step. Getting it back costs some
-    50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. On systems without glibc
-    this does nothing.
+    By default, glibc returns the activations' memory after every step. Getting the memory back
+    costs some 50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. On systems
+    without glibc this function does nothing.
     """
     if platform.libc_ver()[0] == "glibc":
         libc, (m_trim_threshold, m_mmap_max) = ctypes.CDLL(None), (-1, -4)  # <malloc.h>
@@ -92,7 +92,7 @@ def keep_freed_memory() -> None:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return all BatchNorms; a model that has any must get its batches whole."""
+    """Return all BatchNorms; a model with BatchNorms must process whole batches."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
@@ -167,7 +167,7 @@ def bf16_speedup(model: nn.Module) -> float:
 def product_speedup(outputs: int, inputs: int, threads: int) -> float:
     """Return the speedup of bf16 over fp32 in a linear layer's products.
 
-    The two are timed alternately for a tenth of a second, and the fastest time of each counts,
+    Both precisions are timed alternately for a tenth of a second. The fastest time of each counts,
     because other programs slow down only some of the products.
     """
     outputs, inputs = min(outputs, WIDEST), min(inputs, WIDEST)

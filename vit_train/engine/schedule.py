@@ -50,7 +50,7 @@ def learning_rate(
 
 
 def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:
-    """Return this epoch if its score beats the best, or equals it with less loss; else the best."""
+    """Return the better of this epoch and the best so far: by score or, for equal scores, loss."""
     before = (-math.inf, -math.inf) if best is None else (best.score, -best.values["loss"])
     return Best(epoch, val.score, val.values) if (val.score, -val.loss) > before else best
 
@@ -85,14 +85,17 @@ class NonFiniteGuard:
         self.read_until = self.skipped = 0
 
     def note(self, step: Tensor, finite: Tensor) -> None:
-        """Record on the device whether a step (), counted from 1, was `finite` ()."""
+        """Record on the device whether a step was `finite`.
+
+        Both arguments are scalar tensors; steps count from 1.
+        """
         place = (step - 1).long().remainder(len(self.bad))
         self.bad.index_copy_(0, place.view(1), ~finite.view(1))
 
     def check(self, step: int) -> None:
         """Handle the steps recorded up to this one; raise NonFinite to end the run.
 
-        This waits for the device, and must happen at least once per epoch.
+        The call waits for the device, and must happen at least once per epoch.
         """
         bad = self.bad.tolist()
         steps = [

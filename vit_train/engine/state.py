@@ -9,7 +9,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragesState:
-    """Sums (M,) of the measures over a number of images, and the seconds spent on them."""
+    """Sums (M,) of the measures over a number of images, and the seconds that these images took."""
 
     sums: Tensor
     images: int

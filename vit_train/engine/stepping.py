@@ -66,7 +66,7 @@ class Optimizers:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def set_lr(self, lr: Tensor) -> None:
-        """Set each group's learning rate to `lr` () times its `lr_scale`.
+        """Set each group's learning rate to `lr`, a scalar tensor, times the group's `lr_scale`.
 
         If a group's rate is a tensor, it is changed on the device.
         """
@@ -78,7 +78,7 @@ class Optimizers:
                 group["lr"] = float(scaled)
 
     def step(self, finite: Tensor) -> None:
-        """Step all optimizers, but only if `finite` () is true.
+        """Step all optimizers, but only if `finite`, a scalar tensor, is true.
 
         PyTorch's fused optimizers check `finite` on the device. For other optimizers, this function
         waits for the device.

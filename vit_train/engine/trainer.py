@@ -46,7 +46,10 @@ class Callback:
     """Base class of callbacks. Every method is optional and does nothing by default."""
 
     def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
-        """Handle the averages, logged every `log_every` steps, on a GPU at most once a second."""
+        """Handle the averages since the previous log.
+
+        Logs come every `log_every` steps, but on a GPU at most once a second.
+        """
 
     def on_step(self, trainer: "Trainer") -> None:
         """Handle the end of every optimizer step.
@@ -132,7 +135,7 @@ class Trainer:
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
-        """Choose how a step is divided among threads, and the source of its dropout."""
+        """Choose how a step is divided among threads, and the generators of its dropout."""
         self.workers = make_workers(
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
@@ -273,8 +276,8 @@ class Trainer:
         """Return a micro-batch's summed measures (M,) and its part of the gradient.
 
         `indices` are the images' indices in the whole batch, and `count` is the size of the whole
-        batch. Dropout on a CPU is a function of the seed, the step and the image's index. Runs in a
-        worker thread.
+        batch. Dropout on a CPU is a function of the seed, the step and the image's index. This
+        function runs in a worker thread.
         """
         generators = (
             per_image_generators(self.seed, self.step, indices.tolist())

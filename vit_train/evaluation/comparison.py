@@ -114,7 +114,7 @@ def in_figures(p: float) -> str:
 def draw_differences(
     found: dict[str, Predictions], images: torch.Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Draw those uint8 images (N,3,S,S) that only one of two models gets right.
+    """Of uint8 images (N,3,S,S), draw those that only one of two models gets right.
 
     Below each image are both predictions, each after the first letter of its model's name. Images
     on which the wrong model has the highest loss come first.
@@ -192,7 +192,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints' paths without the parts that they all share."""
+    """Return the checkpoints' paths without the parts that all paths share at either end."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints

@@ -15,7 +15,7 @@ def gaussian_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def shot_noise(x: Tensor, white: float, generator: torch.Generator) -> Tensor:
-    """Draw a Poisson-distributed number of photons for each value; white has a mean of `white`."""
+    """Draw a Poisson-distributed number of photons for each value, on average `white` for white."""
     return torch.poisson(x * white, generator=generator) / white
 
 

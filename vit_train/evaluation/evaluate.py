@@ -144,7 +144,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return an explainer for a model; None if its attention is missing or too large."""
+    """Return an explainer for a model, or None if the model's attention is missing or too large."""
     # Uncalibrated probabilities, as everywhere else in an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
     try:

@@ -44,8 +44,8 @@ def temperature(
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None if there are no such images, if there are too few, or if they are the evaluated
-    images. With `note`, also write the temperature into the run's folder.
+    Return None if validation images are missing, too few, or the evaluated images themselves. With
+    `note`, also write the temperature into the run's folder.
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
@@ -60,7 +60,7 @@ def temperature(
 
 
 def note_temperature(meta: Meta, fitted: float) -> None:
-    """Write a checkpoint's temperature to the file in which `load` finds it."""
+    """Write a checkpoint's temperature to the file from which `load` reads it."""
     file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
     if noted is None:
         logger.warning(f"the temperature is not saved: {file} was not written by vit-eval")
@@ -94,7 +94,7 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
 def numbers(
     result: Evaluation, classes: Sequence[str], temperature: float | None
 ) -> dict[str, Any]:
-    """Return a result's metrics; if the `temperature` is known, add those after calibration."""
+    """Return a result's metrics; with a `temperature`, also return the calibrated metrics."""
     content: dict[str, Any] = {"result": result_dict(result)}
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)

@@ -58,8 +58,9 @@ def evaluation_page(
 def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
     """Return the cells of the confusion matrix, the most confused pairs, and pictures of cells.
 
-    The pictures are of all cells or, if there are too many classes, of the most confused pairs. For
-    each cell, they are the images with the highest confidence: name, confidence and WebP data.
+    The pictures are of all cells or, if there are too many classes, of the most confused pairs. A
+    cell's pictures are its images with the highest confidence, each as name, confidence and WebP
+    data.
     """
     cells: dict[tuple[int, int], list[int]] = {}
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():

@@ -80,7 +80,7 @@ def even_distance(grid: int, patch_size: int) -> float:
 
 
 def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
-    """Return principal components of filters (D,C,P,P), the strongest first, (count,C,P,P).
+    """Return principal components of filters (D,C,P,P): (count,C,P,P), the strongest first.
 
     Also return each component's share of the variance (Dosovitskiy et al. 2021, figure 7, left).
     The sign of a component has no meaning.
@@ -124,8 +124,8 @@ def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Play the pointing game (Zhang et al. 2018): a hit means the highest patch is on the object.
 
     A patch is on the object if the object covers more than half of it. Maps are (N,G,G) and the
-    objects' masks bool (N,S,S). Return hits, bool (N,), and the chance of a hit, the share of
-    patches on the object (N,).
+    objects' masks bool (N,S,S). Return hits, bool (N,), and the chance of a hit (N,), which is the
+    share of patches on the object.
     """
     grid = maps.shape[1]
     covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))

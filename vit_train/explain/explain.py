@@ -91,8 +91,7 @@ def read_images(
 ) -> tuple[Tensor, list[str], Tensor]:
     """Return the first `count` readable images, uint8 (N,C,S,S), and their files' names.
 
-    The third result is the same images at a size for viewing. Raise ValueError if no image can be
-    read.
+    Also return the same images at a size for viewing. Raise ValueError if no image can be read.
     """
     size = max(LOOKED_AT, trained.meta.image_shape[1])
     found: dict[Path, tuple[Tensor, Tensor]] = {}

@@ -1,7 +1,7 @@
 """Explanations of a model's predictions.
 
-For a classifier: maps, distances of heads, filters and scores. For a model that predicts pixels:
-the attention of its decoder from a hidden patch.
+For a classifier: heat maps, attention distances, filters and scores. For a model that predicts
+pixels: its decoder's attention from a hidden patch.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ class Explainer:
     """Explains the predictions of one model by one method or, with method="all", by all methods.
 
     `layer`, counted from 1, is only for method="attention". `target` is the class to explain, or
-    None for the predicted class. The predictions are computed in `precision`, by default that of
-    the model.
+    None for the predicted class. The predictions are computed in `precision`, by default the
+    model's own.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Explainer:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and probabilities (N,K), as by vit-predict, of uint8 images.
+        """Return the maps (N,G,G) of uint8 images, and vit-predict's probabilities (N,K).
 
         The maps are those of `method`, by default the explainer's only method.
         """
@@ -190,8 +190,9 @@ class Explainer:
         """Measure how concentrated maps are, and how predictions depend on their highest patches.
 
         For uint8 images (N,3,S,S), return the share of patches that makes up half of a map, the
-        share `deleted`, and the share of predictions `changed` by deleting the highest patches, or
-        random patches. `p_value` is from McNemar's exact test of highest against random.
+        share of patches `deleted`, and the shares of predictions that change: `changed` for the
+        highest patches, `changed_at_random` for random patches. `p_value` compares the two by
+        McNemar's exact test.
         """
         maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)

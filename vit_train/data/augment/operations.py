@@ -53,7 +53,7 @@ def blurred(images: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Keep the highest bits of each value; their number is the rounded `magnitude`."""
+    """Keep the n highest bits of each value, where n is the rounded `magnitude`."""
     dropped = 2 ** (8 - magnitude.round().long()) - 1
     return images & per_image(BOUND - dropped, torch.uint8)
 
@@ -183,7 +183,7 @@ def apply_round(images: Tensor, drawn: Round) -> Tensor:
 def apply_to_rows(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """Replace the chosen (N,) images of the result by operation(images, argument), in place."""
+    """In place, replace the `chosen` (N,) images of `result` with operation(images, argument)."""
     rows = chosen.nonzero().squeeze(1)
     if len(rows):
         result[rows] = operation(images[rows], argument[rows])
@@ -193,5 +193,5 @@ def apply_to_rows(
 def apply_to_all(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """Return the same as `apply_to_rows`, with shapes that do not depend on `chosen`."""
+    """Return the result of `apply_to_rows`, computed in shapes that do not depend on `chosen`."""
     return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)

@@ -25,7 +25,7 @@ class Policy:
         """Make the policy for images of one size."""
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        """Draw the rounds of operations for `count` images, in the order they are applied."""
+        """Draw the rounds of operations for `count` images, in the order of application."""
         return []
 
 

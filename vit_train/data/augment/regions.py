@@ -61,8 +61,9 @@ def random_rectangles(
     """Draw one rectangle per image.
 
     The area, the logarithm of the aspect ratio and the position are uniformly distributed; the
-    sides are at most `largest`. If none of TRIES draws for an image gives such a rectangle, it is
-    the whole image. The second result, bool (B,), marks the images for which a draw succeeded.
+    sides are at most `largest`. If none of TRIES draws for an image gives such a rectangle, the
+    rectangle is the whole image. The second result, bool (B,), marks the images for which a draw
+    succeeded.
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
@@ -79,7 +80,7 @@ CROP_ASPECTS = (3 / 4, 4 / 3)
 
 
 class Cuts(NamedTuple):
-    """Random draws for each image, (B,): the crop's corner, and whether to mirror it."""
+    """Random draws for each image, (B,): the crop's corner, and whether to mirror the crop."""
 
     dy: Tensor
     dx: Tensor
@@ -142,7 +143,7 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
 def random_holes(
     rng: np.random.Generator, count: int, size: int, config: AugmentConfig
 ) -> Rectangles:
-    """Draw a rectangle of each image to erase; images to be left unchanged get a height of 0."""
+    """Draw a rectangle to erase from each image; its height is 0 if the image stays unchanged."""
     share = (0.02, config.erase_area)
     boxes, found = random_rectangles(rng, count, size, share, (0.3, 3.3), size - 1)
     chosen = found & torch.from_numpy(rng.random(count) < config.erase_prob)
