@@ -151,7 +151,7 @@ def test_names_on_standard_input_end_with_their_line_alone(
     assert len({row["probability"] for row in rows[:3]}) == 1 and rows[3]["image"] == "gone.png"
     for nothing in (None, typed(b"")):
         monkeypatch.setattr("sys.stdin", nothing)
-        run.fails("images=- does not name any file", *predict)
+        run.fails("images=- names no file", *predict)
 
 
 @pytest.mark.usefixtures("colors")

@@ -50,7 +50,7 @@ def image_files(images: Any) -> list[Path]:
     else:
         found = [path for name in names for path in files_at(str(name))]
     if not found:
-        raise ValueError(f"images={images} does not name any file")
+        raise ValueError(f"images={images} names no file")
     return found
 
 

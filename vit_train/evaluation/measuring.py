@@ -63,7 +63,7 @@ def note_temperature(meta: Meta, fitted: float) -> None:
     """Write a checkpoint's temperature to the file from which `load` reads it."""
     file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
     if noted is None:
-        logger.warning(f"the temperature is not saved: {file} was not written by vit-eval")
+        logger.warning(f"the temperature is not saved: vit-eval did not write the file {file}")
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
@@ -77,7 +77,7 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
     mirrored = measure(replace(images, images=images.images.flip(3))).predictions
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
-    logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
+    logger.info(f"averaged with mirror images (tta=flip): {result_line(result)}")
     return result
 
 

@@ -77,8 +77,8 @@ def require_computed(trained: Trained) -> VisionTransformer:
     model, config = trained.model, trained.meta.config
     if type(model) is not VisionTransformer:  # a subclass may compute anything else
         raise ValueError(
-            "html= needs a Vision Transformer that classifies, but this is "
-            f"model.name={config.model.name} with task={config.task.name}"
+            "html= needs a Vision Transformer that classifies, but the checkpoint has "
+            f"model.name={config.model.name} and task={config.task.name}"
         )
     for name, values in COMPUTED.items():
         if (value := getattr(model.config, name)) not in values:

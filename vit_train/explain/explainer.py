@@ -69,8 +69,8 @@ class Explainer:
         model, meta = trained
         if not isinstance(model, VisionTransformer):
             raise ValueError(
-                "vit-explain needs a classifier with attention, but this is "
-                f"model.name={meta.config.model.name} with task={meta.config.task.name}"
+                "vit-explain needs a classifier with attention, but the checkpoint has "
+                f"model.name={meta.config.model.name} and task={meta.config.task.name}"
             )
         if target is not None and target not in meta.classes:
             raise ValueError(f"target={target} is not a class of the model: {listed(meta.classes)}")
