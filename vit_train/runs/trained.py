@@ -228,7 +228,7 @@ class Trained(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """Return the training precision, or fp32 if it is slow or unsupported on this device."""
+        """Return the training precision; if this device lacks it or is slow in it, return fp32."""
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)

@@ -108,8 +108,8 @@ class RunFolder:
     def open(self) -> None:
         """Write everything that is known before the first step.
 
-        First cut the reports of a resumed run to their lengths at the checkpoint. Before this
-        point, the checkpoint might not have fitted the run.
+        First cut the reports of a resumed run to their lengths at the checkpoint. Only now is
+        the checkpoint known to fit the run.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
