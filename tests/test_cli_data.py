@@ -227,7 +227,7 @@ def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
     outcome = run.succeeds(*RUN, "data.test_fraction=0.4")
     said = re.search(r"copies of (\d+) test images are among the training", outcome.out)
     _, caveat = evaluated(run, "own")
-    assert caveat == f"The run was trained or validated on copies of {said[1]} images."
+    assert caveat == f"The model was trained or validated on copies of {said[1]} test images."
 
 
 def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:

@@ -70,7 +70,10 @@ def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None
     rates += ["optim.weight_decay=0", "optim.warmup_epochs=0", "train.batch_size=54"]
     said = run.succeeds("vit-train", *TRAIN, *rates, "init_from=theirs").said
     assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
-    assert "its head is reused, for the same number of classes (their names are unknown)" in said
+    assert (
+        "its head is reused, because both have the same number of classes (their names are unknown)"
+        in said
+    )
     assert "images are normalized as for that model" in said
     model, meta = vit_train.load("run/checkpoints/last.safetensors")
     assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)
@@ -113,7 +116,7 @@ STATE = weights()
 HF = HUGGING_FACE.to_theirs(VisionTransformer(CONFIG, 16, 3, 10).state_dict())
 ZEROS = pickled({"head.weight": torch.zeros(1000, 1000)})
 HUGE = torch.zeros(1).expand(10**9, 16)
-NEITHER = "it is damaged, or neither a safetensors file nor one of PyTorch"
+NEITHER = "it is damaged, or was not saved as safetensors or by PyTorch"
 # What a file holds, or with a text beside it in a folder; and why it is refused.
 BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "cut off": (safetensors.save(STATE)[:-100], None, "x.safetensors: it is damaged, or"),
@@ -272,7 +275,7 @@ def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) 
     torch.save({"model_ema": STATE}, "x.pth")
     probe = [*TRAIN, "init_from=x.pth", "train.freeze=encoder", "optim.lr=0.1", "train.epochs=2"]
     probe += ["data.image_size=40", "train.ema_decay=0.5", "train.max_minutes=1e-9"]
-    words = "model.head=token; the encoder is not trained"
+    words = "model.head=token; the encoder stays frozen (train.freeze=encoder)"
     run.says(words, "vit-train", *probe, "data.mean=[0.1,0.2,0.3]", "data.std=[1,2,3]")
     Path("x.pth").unlink()
     run.succeeds("vit-train", "resume=run", "train.max_minutes=null")

@@ -29,7 +29,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that commands print `--help` without torch."""
+    """Import a public name on first use, so that `--help` prints without importing torch."""
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     if name == "__version__":

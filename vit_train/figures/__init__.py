@@ -1,8 +1,7 @@
 """Figures: charts, sheets of images, heat maps, and a classifier's measures.
 
-Matplotlib is first imported here, so that it reads no settings from the current folder, which may
-be somebody else's. Settings in $MATPLOTLIBRC and in the user's own folder apply. No other part of
-the package imports matplotlib directly.
+Import this package before matplotlib: it makes matplotlib ignore a matplotlibrc file in the current
+folder, which may be somebody else's. Settings in $MATPLOTLIBRC and in the user's own folder apply.
 """
 
 import contextlib

@@ -24,9 +24,9 @@ PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1
 
 @contextmanager
 def ignore_missing_glyphs() -> Iterator[None]:
-    """Suppress matplotlib's warnings when it draws boxes for characters that the font lacks.
+    """Suppress matplotlib's warnings about characters that the font lacks and shows as boxes.
 
-    Use this when drawing text from outside, such as class names.
+    Use this for drawing text from outside the program, such as class names.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
@@ -42,7 +42,7 @@ def save(figure: Figure, path: Path) -> bytes:
 
 
 def literal(text: str) -> str:
-    """Escape each $, so that matplotlib shows the text literally and not as a formula."""
+    """Escape each $, so that matplotlib shows the text literally, not as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -140,10 +140,11 @@ def draw_runs(
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """Draw one panel per measure, against the images seen: validation solid, training dashed.
+    """Plot each measure against the images seen, in its own panel.
 
-    `validation` names the solid lines in the legend. A group of several runs is drawn as their mean
-    and a band from their lowest to their highest value. A single group is not named in the legend.
+    Validation lines are solid, training lines dashed; `validation` is the legend's text for the
+    solid lines. For a group of several runs, draw the mean and a band from the lowest to the
+    highest value. The legend names the groups unless there is only one.
     """
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns

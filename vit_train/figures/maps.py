@@ -44,7 +44,7 @@ def covered(images: Tensor, maps: Tensor) -> Tensor:
 
 
 def joined(pictures: Sequence[Tensor]) -> Tensor:
-    """Join several pictures (N,3,S,S), uint8, of N images side by side, divided by white lines."""
+    """Join each image's uint8 pictures (N,3,S,S) side by side, separated by white lines."""
     line = max(1, pictures[0].shape[-1] // 32)
     return torch.cat([F.pad(each, (0, line), value=255) for each in pictures], 3)[..., :-line]
 
@@ -100,7 +100,10 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
 
 
 def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
-    """Draw principal components (K,3,P,P) of the patch embedding's filters, with their shares."""
+    """Draw principal components (K,3,P,P) of the patch embedding's filters.
+
+    `shares` gives the share of the variance that each component explains.
+    """
     most = filters.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
     pixels = (127.5 * (1 + filters / most)).round().byte()
     labels = [[f"{100 * share:.1f} %"] for share in shares]
@@ -127,7 +130,7 @@ MOST_PLACES = 48**2
 
 @torch.no_grad()
 def draw_positions(encoder: Encoder) -> Figure:
-    """Draw the first table of absolute positions, and the similarity of every two patches.
+    """Draw the first table of absolute positions, and the similarities of all pairs of patches.
 
     The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """

@@ -97,7 +97,7 @@ COLDEST, HOTTEST = 0.1, 10.0
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
-    """Sort images by confidence into bins of equal width, which include their upper limit only.
+    """Sort images by confidence into bins of equal width, (lower, upper].
 
     Return the number of images, the mean confidence and the accuracy in each bin, (BINS,) each. The
     confidence and accuracy of an empty bin are 0.
@@ -146,8 +146,8 @@ def fitted_temperature(predictions: Predictions) -> float:
     """Return the temperature T for which softmax(logits / T) has the least cross-entropy.
 
     From Guo et al. 2017. The loss is convex in 1/T, so bisection between COLDEST and HOTTEST finds
-    the zero of the loss's derivative: the mean difference between the expected and the label's
-    logit.
+    the zero of the loss's derivative. The derivative is the mean difference between the expected
+    logit and the label's logit.
     """
 
     def slope(inverse: float) -> float:
@@ -171,8 +171,8 @@ FEWEST = 20
 def accuracy_of_surest(predictions: Predictions) -> Floats:
     """Return the accuracy on the n images of the highest confidence, for n = 1 … N: (N,).
 
-    Each image counts with the mean accuracy of all images of the same confidence (El-Yaniv & Wiener
-    2010).
+    Each image counts with the mean accuracy of all images that have the same confidence (El-Yaniv &
+    Wiener 2010).
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count
@@ -261,7 +261,7 @@ def result_line(result: Evaluation) -> str:
 
 
 def class_table(result: Classification, classes: list[str]) -> str:
-    """Format one line per class: name, accuracy, bar, and correct images out of all."""
+    """Format one line per class: name, accuracy, bar, and number of correct images."""
     names = [shortened(name, CLASS_NAME) for name in classes]
     width = max(map(len, names))
     counts = zip(names, result.per_class_correct, result.per_class_count, strict=True)

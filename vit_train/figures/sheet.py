@@ -36,7 +36,7 @@ def draw_sheet(
     side: float = SIDE,
     legend: str = "",
 ) -> Figure:
-    """Draw images in sections, each below its title, if any.
+    """Draw images in sections; each section has its title, if any, above it.
 
     All images have the same shape, and are `side` inches high. A `legend` adds a color scale for
     the maps. All images share one Axes, whose units are inches from the upper left corner: a
@@ -133,7 +133,7 @@ def image_grid(
 
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
-    """Return the class name of a label or, for a mixed label, each class with its share."""
+    """Return a label's class name; for a mixed label, each class with its share of the label."""
     if target.ndim == 0:
         return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)
@@ -157,7 +157,7 @@ def draw_mistakes(
 ) -> Figure:
     """Draw the most wrong and the least sure predictions for uint8 images (N,3,S,S).
 
-    Below each image are its true and predicted class, and its name unless that is only a number.
+    Below each image are its true and predicted classes, and its name unless the name is a number.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
     sections = {

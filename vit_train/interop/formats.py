@@ -122,7 +122,7 @@ class Format:
     def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
         """Write the model and its card.
 
-        `check` takes the reopened export and returns the card; if it raises an error, no files
+        `check` takes the reopened export and returns the card; if `check` raises an error, no files
         remain.
         """
         with refusals("the format cannot represent"):

@@ -22,7 +22,7 @@ LAYER_SCALE = 1e-5
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model from a library's config files; the weights show all other facts."""
+    """Facts about a model in a library's config files; all other facts follow from the weights."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -42,7 +42,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class Exported:
-    """The parts of an exported safetensors file's metadata that are used here."""
+    """The metadata of an exported safetensors file, without the parts that `init_from=` ignores."""
 
     config: dict[str, Any]
     classes: list[str]
@@ -196,7 +196,7 @@ def image_size(state: State, config: ViTConfig) -> int:
 
 
 def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
-    """Raise Refused unless the weights are exactly the model's; a head is optional."""
+    """Raise Refused unless the weights are complete and fit the model; the head is optional."""
     head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
     model = on_meta(partial(build, config, shape, classes), config)

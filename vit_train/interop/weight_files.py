@@ -26,9 +26,10 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights at `path`; None if `path` is a run, a checkpoint or missing.
+    """Return the file of weights at `path`.
 
-    Raise Refused for a folder that contains neither weights nor a run.
+    Return None if `path` is missing, a checkpoint, a run or a folder of runs. Raise Refused for a
+    folder that contains neither weights nor a run.
     """
     if path.is_file():
         return None if is_checkpoint(path) else path
@@ -56,7 +57,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return unwrapped(state), file.metadata() or {}
     except SafetensorError as error:
         raise Refused(
-            f"it is damaged, or neither a safetensors file nor one of PyTorch 1.6 or later: {error}"
+            f"it is damaged, or was not saved as safetensors or by PyTorch 1.6 or later: {error}"
         ) from error
 
 

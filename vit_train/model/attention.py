@@ -68,7 +68,7 @@ class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
     `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another
-    (column), at least once in every row; "causal" means the mask that `causal` returns.
+    (column). Every row needs at least one True. "causal" stands for the mask that `causal` returns.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D); the other tokens serve only as keys
     and values. `need_weights=True` also returns the probabilities (B,H,Q,T), and uses `attend` for
     any setting of `kernels`, because PyTorch's kernels do not return probabilities.

@@ -17,8 +17,8 @@ from vit_train.model.vit import Encoder, init_weights
 class DecoderBlock(nn.Module):
     """A decoder block of self-attention, cross-attention and MLP, each computing x + f(LN(x)).
 
-    Whatever the encoder's settings, a decoder block is pre-LN, without stochastic depth, and
-    without norms of queries and keys.
+    Whatever the encoder's settings, a decoder block is pre-LN, and has neither stochastic depth nor
+    norms of queries and keys.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -135,9 +135,10 @@ class MaskedAutoencoder(Autoencoder):
     """
 
     def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
-        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from those listed in `visible` (B,V).
+        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the visible patches.
 
-        `return_attention` also returns the decoder's attention.
+        `visible` (B,V) holds the indices of the visible patches. `return_attention` also returns
+        the decoder's attention.
         """
         return self.decode(self.encoder.encode_visible(images, visible), None, return_attention)
 
@@ -167,7 +168,7 @@ class Autoregressor(Autoencoder):
         self.given, self.count = given_rows * grid, (grid - given_rows) * grid
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
-        """Predict each patch that is not given from the true patches before it.
+        """Predict each patch below the given rows from the true patches before it.
 
         Images (B,C,S,S) → the last M patches (B,M,C·P²). `return_attention` also returns the
         decoder's attention.
@@ -178,7 +179,7 @@ class Autoregressor(Autoencoder):
 
     @torch.no_grad()
     def generate(self, images: Tensor) -> Tensor:
-        """Replace all but the given rows by predictions: (B,C,S,S) → (B,C,S,S).
+        """Replace the patches below the given rows with predictions: (B,C,S,S) → (B,C,S,S).
 
         Each patch is predicted from the given patches and the predictions before it.
         """

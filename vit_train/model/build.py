@@ -48,9 +48,9 @@ def counting_bytes(config: ModelConfig, image_size: int) -> int:
 
 
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
-    """Return the FLOPs of a model's matrix products for one image (C,S,S); a multiply-add is 2.
+    """Return the FLOPs of a model's matrix products for one image (C,S,S).
 
-    Leave the state of the global random generator unchanged.
+    A multiply-add counts as 2 FLOPs. Leave the state of the global random generator unchanged.
     """
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch", init="torch")
@@ -123,7 +123,7 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
     """Estimate the memory of a forward pass for one image (C,S,S), without the weights.
 
-    The estimate covers the pixels, and one layer's widest activations and attention.
+    The estimate covers the pixels, the activations of the widest layer, and one layer's attention.
     """
     channels, size, _ = image_shape
     wide = 0
@@ -141,7 +141,7 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
     The result is 0 for PyTorch's kernels, which do not store the attention, unless positions are
-    relative. Training with few tokens in bf16 on a CPU also stores it, which is not counted.
+    relative. Training in bf16 on a CPU with few tokens also stores it; this is not counted.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

@@ -243,7 +243,7 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
     """Return the settings that `other` must take from `one` to load `one`'s encoder weights.
 
-    They are written as on the command line: model.depth=4.
+    Each setting is written as on the command line: model.depth=4.
     """
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
     typed = {
@@ -266,7 +266,7 @@ def shown(value: object) -> str:
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
     """Return the config if it is a Vision Transformer's.
 
-    Otherwise, raise ValueError, saying that `what` needs one.
+    For any other model, raise ValueError with the message that `what` needs a Vision Transformer.
     """
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")

@@ -34,8 +34,8 @@ class PatchEmbed(nn.Module):
 
     A linear map of P×P patches equals a P×P convolution with stride P. The weights are stored like
     the convolution's, but applied as one matrix product, which is faster. With `patch_overlap`,
-    patches extend into their neighbors on every side. The stem "normed_patches" adds a
-    LayerNorm before and after the linear map, from Kumar et al. 2023 (dual PatchNorm,
+    patches extend into their neighbors on every side. The stem "normed_patches" adds one LayerNorm
+    before and one after the linear map, as in Kumar et al. 2023 (dual PatchNorm,
     arXiv:2302.01327).
     """
 

@@ -242,7 +242,7 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 def make_positions(
     kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
 ) -> Kind | None:
-    """Make the positions that the config selects; return None if their class is not `kind`.
+    """Make the positions that the config selects; return None if they are not a `kind`.
 
     Raise ValueError for unknown positions, or if they do not fit the rest of the config.
     """

@@ -35,9 +35,9 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
 
     xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
     and value count as one layer, as in PyTorch's MultiheadAttention. The patch embedding counts as
-    a linear layer with a fan-in of P²·C. mimetic: the same, but attention resembles trained
-    attention. torch: linear layers keep PyTorch's default. Each kind of positions initializes its
-    own weights.
+    a linear layer with a fan-in of P²·C. mimetic: as xavier, but attention resembles trained
+    attention. torch: linear layers keep PyTorch's default. Position embeddings initialize their own
+    weights.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
@@ -196,9 +196,9 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Apply all blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T).
 
-        The list of attention is empty without `need_weights`.
-        `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
-        are the positions of x's tokens in the image; None means all positions in order.
+        Without `need_weights`, return no attention. `num_queries=Q` computes only the first Q
+        tokens of the last block, (B,Q,D). `indices` (B,T) are the positions of x's tokens in the
+        image; None means all positions in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):

@@ -1,4 +1,4 @@
-"""Summaries and curves of finished runs, in groups that differ only in their seeds and folds."""
+"""Summaries and curves of finished runs; a group's runs differ only in their seeds and folds."""
 
 import csv
 from collections.abc import Sequence
@@ -185,8 +185,8 @@ def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[st
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    Settings that are newer than the run get their defaults. The precision is the one that was used,
-    or all that were used if it changed when resuming.
+    Settings that are newer than the run get their defaults. `precision` names the precision that
+    the run used or, if resuming changed it, all precisions in order.
 
     If the run extends an earlier run, include the earlier run's number of epochs and recipe, but
     not its folder, which differs by seed.
@@ -212,9 +212,10 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest run of each seed and fold, sorted; of one day's runs, the last by path.
+    """Return the newest run of each seed and fold, sorted.
 
-    Counting repetitions would make the spread look too small.
+    Of several runs with the newest date, return the last by path. Counting repetitions would make
+    the spread look too small.
     """
     newest: dict[tuple[Any, Any], dict[str, Any]] = {}
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):

@@ -149,7 +149,7 @@ def tflop(group: Group) -> str:
 def seconds_in_steps(group: Group) -> list[float]:
     """Return the seconds that each run spent in training steps; [] if a curve lacks them.
 
-    Reports, validation, the test, and the time before the first step are not counted.
+    Leave out reports, validation, the test, and the time before the first step.
     """
     curves = [run.get("curve") or [{}] for run in group.runs]
     if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
@@ -215,7 +215,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return results by number of training images, in a series per choice of other settings."""
+    """Return results by number of training images, one series per combination of other settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})

@@ -1,8 +1,8 @@
 """A checkpoint: the state of a run at one step, in one file that contains no code.
 
 The file has the safetensors format. Its tensors have plain names, such as `model.head.weight`,
-`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata holds everything else as JSON, in which
-{"tensor": NAME} stands for a tensor, and a checksum of tensors and JSON.
+`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata holds everything else as JSON, and a
+checksum of tensors and JSON. In the JSON, {"tensor": NAME} stands for a tensor.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ class Facts:
     versions: dict[str, str]
     # A hash of the run's training, validation and test images.
     fingerprint: str
-    # Keys, (N,) int64, of the images on which this model or a model that it learned from was
-    # trained or validated, and of those of the other models alone; None if unknown.
+    # Keys, (N,) int64, of the images on which this model, or a model that it learned from, was
+    # trained or validated; then the keys for the models that it learned from. None if unknown.
     seen: Tensor | None = None
     seen_before: Tensor | None = None
     # The temperature by which logits are divided to calibrate probabilities, if known.
@@ -167,7 +167,7 @@ def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
 
 
 def together(plain: Any, tensors: State) -> Checkpoint:
-    """Rebuild a checkpoint from the two parts; raise Refused if anything is missing."""
+    """Rebuild a checkpoint from the results of `apart`; raise Refused if anything is missing."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):

@@ -165,12 +165,15 @@ store = cache(ConfigStore.instance().store)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
-    """Return True if `key` is among `names`; a name that ends with a dot covers all below it."""
+    """Return True if `key` is among `names`; a name ending with a dot covers all keys below it."""
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
 
 
 def register_schemas() -> None:
-    """Register the dataclasses with Hydra, so that YAML files need only presets, not defaults."""
+    """Register the dataclasses with Hydra as the source of defaults.
+
+    The YAML files then hold only presets.
+    """
     store(name="train_schema", node=TrainConfig)
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
@@ -183,7 +186,7 @@ Config = TypeVar("Config")
 
 
 def preset_urls(source: str) -> list[str]:
-    """Return a source's download addresses in the presets installed here; [] if there are none."""
+    """Return the download addresses in a data source's installed preset; [] if there are none."""
     file = CONF_DIR / "data" / f"{source}.yaml"
     preset: Any = OmegaConf.load(file) if file.is_file() else {}
     return list(preset.get("urls", []))
@@ -256,7 +259,7 @@ def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace null with the value that a new run without pretrained weights would save."""
+    """Replace a null model.norm_eps with the value that a run without pretrained weights saves."""
     model = settings.get("model")
     if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
         model["norm_eps"] = NORM_EPS
@@ -264,9 +267,9 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """Return the settings in the run's config.yaml or, if it is lost, in the checkpoint.
+    """Return the settings in the run's config.yaml or, if that is lost, in the checkpoint.
 
-    Raise ValueError if they cannot be read.
+    Raise ValueError if the settings cannot be read.
     """
     path = folder / CONFIG
     if checkpoint is not None and not path.is_file():

@@ -33,7 +33,7 @@ from vit_train.runs.trained import Meta
 
 
 class EvalImages(NamedTuple):
-    """The images to evaluate and, if they are the run's own, its validation images."""
+    """The images to evaluate and, if they are the run's own, the run's validation images."""
 
     images: ImageSet
     val: ImageSet | None = None
@@ -107,7 +107,9 @@ def folder_images(
         if images is not None and not is_training_data(images, config, meta):
             return unseen(images, split, config, meta)
         if images is not None:
-            logger.info(f"these are the run's own images, so its {split} images are evaluated")
+            logger.info(
+                f"the folder holds the run's own images: evaluating the run's {split} images"
+            )
     return run_images(config, split, meta)
 
 
@@ -121,7 +123,7 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load and split images as in training; if they are the run's, add its validation images.
+    """Load and split images as in training; if they are the run's own, add its validation images.
 
     Images at another size do not count as the run's own, because they would give a different
     temperature.
@@ -187,7 +189,9 @@ def copies(images: ImageSet, split: str, meta: Meta) -> str:
     seen = meta.seen if split == "test" else None
     count = 0 if seen is None else int(are_among(images.images, seen).sum())
     return (
-        f"The run was trained or validated on copies of {counted(count, 'image')}." if count else ""
+        f"The model was trained or validated on copies of {counted(count, 'test image')}."
+        if count
+        else ""
     )
 
 

@@ -145,7 +145,7 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
     folder = run_folder(named or path / LAST)
     if named and (folder == path.parent or path.suffix != SUFFIX):
         raise ValueError(
-            f"{key}={name}: this file is not in a run's folder: name that folder, or a "
+            f"{key}={name}: this file is not in a run's folder: name the run's folder, or a "
             f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights of this "
             f"copy, use init_from={path}"
         )
@@ -192,8 +192,8 @@ def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
     """Lock a folder for a new run; raise InUse if it contains a run or is locked.
 
-    Unless the user `named` the folder, try its name with -2, -3 and so on instead of raising. A run
-    that ends before its first step leaves no files and no empty folders.
+    Unless the user `named` the folder, append -2, -3 and so on to its name instead of raising. A
+    run that ends before its first step leaves no files and no empty folders.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):

@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(package: str) -> str:
-    """Return a package's version, or "not installed", as for a bare checkout."""
+    """Return a package's version, or "not installed", as in a checkout without pip install."""
     try:
         return version(package)
     except PackageNotFoundError:

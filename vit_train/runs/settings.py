@@ -179,7 +179,9 @@ class ExplainConfig(TrainedConfig):
         if self.html is not None and not self.html.endswith(".html"):
             raise ValueError(f"html={self.html} must end in .html")
         if self.target is not None and self.method not in ("relevance", "all"):
-            raise ValueError(f"method={self.method} is the same for every class: leave out target=")
+            raise ValueError(
+                f"method={self.method} draws the same map for every class: leave out target="
+            )
 
 
 @dataclass

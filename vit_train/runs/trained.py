@@ -181,7 +181,7 @@ class Trained(NamedTuple):
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
-        """Classify images uint8 (B,C,S,S) on the model's device, in vit-eval's micro-batches."""
+        """Classify uint8 images (B,C,S,S) on the model's device, in vit-eval's micro-batches."""
         normalize, precision = self.normalize, self.precision
         with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
             parts = workers.map(
@@ -228,7 +228,7 @@ class Trained(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """Return the training precision, or fp32 if that is slow or unsupported on this device."""
+        """Return the training precision; if this device lacks it or is slow in it, return fp32."""
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
@@ -276,7 +276,7 @@ def load(
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
-    """Return "ema" or "raw", and these weights; raise ValueError if the checkpoint lacks them."""
+    """Return "ema" or "raw", and those weights; raise ValueError if the checkpoint lacks them."""
     if asked not in WEIGHTS:
         raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     if asked == "ema" and checkpoint.ema is None:
@@ -293,8 +293,8 @@ def checked_task(
 ) -> Task:
     """Return the checkpoint's task, for images of `image_size` if given.
 
-    Raise ValueError unless the model's shapes match `state` and the model fits into memory. This is
-    checked before allocating memory, so that a small file cannot ask for a huge model.
+    Raise ValueError unless the model's shapes match `state` and the model fits into memory. Check
+    both before allocating memory, so that a small file cannot demand a huge model.
     """
     channels, trained_size, _ = checkpoint.image_shape
     num_classes = len(checkpoint.classes)
@@ -352,9 +352,10 @@ def statistics_of(
 
 
 def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
-    """Return the temperature in the checkpoint or, if vit-eval wrote it there, in the run's folder.
+    """Return the temperature stored in the checkpoint or, failing that, the one from vit-eval.
 
-    Return None if it is unknown for these weights at this image size, or is out of range.
+    vit-eval writes it to the run's folder. Return None if the temperature is unknown for these
+    weights at this image size, or is out of range.
     """
     noted = noted_temperatures(meta.path) or {}
     value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
@@ -362,7 +363,7 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 
 
 def temperature_key(meta: Meta) -> str:
-    """Return a key for these weights; the same file may later hold other weights."""
+    """Return a key with a checksum of the weights' file, which may later hold other weights."""
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 

@@ -1,1 +1,1 @@
-"""The tasks; each defines model, loss and results. The training loop depends on none of them."""
+"""The tasks: each defines a model, a loss and results. The training loop is the same for all."""

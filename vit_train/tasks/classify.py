@@ -102,7 +102,7 @@ class Classify(Task):
 def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
     """Return n / (k · count) for each class (K,), scikit-learn's "balanced", for labels (N,).
 
-    k counts the classes that occur; the others have weight 1.
+    k is the number of classes that occur; the other classes have weight 1.
     """
     counts = labels.bincount(minlength=num_classes)
     weights = len(labels) / ((counts > 0).sum() * counts.clamp(min=1))
@@ -123,7 +123,7 @@ def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     """Count the correct predictions of labels (B,).
 
-    For mixed targets (B,K), sum the predicted classes' shares instead.
+    For mixed targets (B,K), sum each target's share of the predicted class instead.
     """
     predicted = logits.argmax(1)
     if targets.ndim == 1:

@@ -116,8 +116,8 @@ class AutoregressConfig(DecodeConfig):
     name: str = "autoregress"
     given_rows: int = setting(
         4,
-        "Number of rows of patches, from the top, that the encoder sees; 0: images are "
-        "generated from nothing.",
+        "Number of rows of patches, from the top, given to the encoder; 0: generate whole "
+        "images from scratch.",
         at_least=0,
     )
 

@@ -182,10 +182,10 @@ class Autoregress(PixelTask):
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the originals, their given rows, and two predictions of the other rows.
+        """Return the originals, their given rows, and two predictions of the remaining rows.
 
-        The completion predicts each patch from its own earlier predictions; "one step ahead"
-        predicts each patch from the true earlier patches.
+        In "completion", each patch is predicted from the patches predicted before it; in "one step
+        ahead", from the true patches before it.
         """
         assert isinstance(model, Autoregressor)
         size = self.vit.patch_size

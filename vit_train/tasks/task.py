@@ -37,7 +37,7 @@ class Task(Objective, Protocol):
         return batches
 
     def eval_loader(self, batches: EvalBatches) -> Iterable[Batch]:
-        """Return evaluation batches as `train_loader` does, but with fixed targets per image."""
+        """Return evaluation batches with this task's targets, which are fixed for each image."""
         return batches
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:

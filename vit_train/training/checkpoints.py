@@ -18,8 +18,8 @@ from vit_train.runs.checkpoint import Checkpoint
 class TimeShare:
     """A limit on recurring work, which may take at most `share` of the time.
 
-    The work is due at once, and again after 1/share times its last duration: with a share of 0.01,
-    after a hundred times as long.
+    The work is due at once, and again after 1/share times its last duration: for a share of 0.01,
+    after 100 times that duration.
     """
 
     def __init__(self, share: float) -> None:
@@ -50,9 +50,9 @@ class CheckpointManager(Callback):
 
     Both are written after the last epoch, and after each earlier epoch unless that would take more
     than SHARE of the time, as when epochs last a second. Until it is written, the best checkpoint
-    is kept in main memory.
+    stays in main memory.
 
-    `make` makes a checkpoint whose tensors change with the trainer's later steps. `flush` writes
+    `make` returns a checkpoint; its tensors change with the trainer's later steps. `flush` writes
     the reports; after an OSError, its next call tries again. `flush` takes at most SHARE of the
     time, but is also called before each checkpoint, so that the reports up to the checkpoint's step
     are always written first.
@@ -76,8 +76,8 @@ class CheckpointManager(Callback):
     def tolerant(self, is_last: bool = False, is_epoch: bool = False) -> Iterator[None]:
         """With checkpoint.on_error=continue, let training continue if the block cannot write.
 
-        The first failure is logged, and so is the first epoch saved after it. A failure at the end
-        of training is raised, because there is no later attempt.
+        Log the first failure, and the first epoch saved after it. Raise a failure at the end of
+        training, because no later attempt follows.
         """
         try:
             yield
@@ -123,9 +123,10 @@ class CheckpointManager(Callback):
         self._save(trainer)
 
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        """Save the best epoch, because the run may end here, and save the batch with the fault.
+        """Save the batch that produced the non-finite value.
 
-        With several processes, save only the first process's share of the batch.
+        Save the best epoch too, because the run may end here. With several processes, save only the
+        first process's share of the batch.
         """
         epoch, batch = divmod(step - 1, len(trainer.train_loader))
         path = self.last_path.parent.with_name(f"nonfinite-step-{step}.pt")
@@ -147,7 +148,7 @@ class CheckpointManager(Callback):
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
-        """Save the best epoch if pending, before the last checkpoint, which refers to it."""
+        """Save the best epoch if it is pending; the last checkpoint, saved later, refers to it."""
         if self.unwritten_best is not None:
             self._write(self.best_path, self.unwritten_best, keep=0)
             self.unwritten_best = None

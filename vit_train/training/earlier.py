@@ -19,7 +19,7 @@ from vit_train.training.setup import Setup
 
 @dataclass(frozen=True)
 class Earlier:
-    """A checkpoint to continue from: this run's own or one of the run in `folder`."""
+    """A checkpoint to continue from: of the run in `folder` or, without a folder, of this run."""
 
     state: Checkpoint
     # The chain of runs that this one extends or forks, the first one first.

@@ -90,13 +90,15 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
     )
     parts = (
         f"starts from the encoder of {config.init_from}{layout}{positions}",
-        f"its head is not reused: {fresh}" if fresh else f"its head is reused, for the same {same}",
+        f"its head is not reused: {fresh}"
+        if fresh
+        else f"its head is reused, because both have the same {same}",
         f"{counted(len(found.left), 'weight')} not used, such as {found.left[0]}"
         if found.left
         else "",
         f"assumed, because the file does not state them: {assumed}" if assumed else "",
         normalized if config.data.mean is None else "",
-        "the encoder is not trained" if config.train.freeze else "",
+        "the encoder stays frozen (train.freeze=encoder)" if config.train.freeze else "",
     )
     return "; ".join(filter(None, parts))
 

@@ -108,8 +108,8 @@ class RunFolder:
     def open(self) -> None:
         """Write everything that is known before the first step.
 
-        Reports of a resumed run are first cut to their lengths at the checkpoint: only now is it
-        certain that the checkpoint fits the run.
+        First cut the reports of a resumed run to their lengths at the checkpoint. Only now is
+        the checkpoint known to fit the run.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
@@ -226,7 +226,7 @@ class RunFolder:
         return model.state_dict()
 
     def advice(self) -> str:
-        """Return the end of an error message: how to resume, or "" without a checkpoint."""
+        """Return the end of an error message: how to resume, or "" without an intact checkpoint."""
         intact = newest_intact(self.path / CHECKPOINTS)
         return f". {intact} is intact; resume with: {resume_command(intact)}" if intact else ""
 

@@ -32,7 +32,7 @@ SHOWN = 4
 class Pictures(Callback):
     """Shows results after the first and last epochs, and after others as time allows.
 
-    Pictures take at most a share SHARE of the time, except after the last epoch. The file `path`
+    Pictures take at most SHARE of the time, except after the last epoch. The file `path`
     holds the latest gallery: images beside the pictures that the task makes of them.
     """
 
@@ -90,7 +90,7 @@ def draw_first_images(setup: Setup) -> Figure:
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
-    """Draw maps over images of how much each patch raised the logit of the predicted class."""
+    """Draw images with maps of how much each patch raised the logit of the predicted class."""
     classes = setup.data.classes
     batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps

@@ -32,7 +32,7 @@ from vit_train.runs.paths import SUMMARY
 
 
 def reports(folder: Path) -> list[Path]:
-    """Return the files that grow during a run; when a run is resumed, later steps are cut off."""
+    """Return the files that grow during a run; resuming cuts off the steps after its checkpoint."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 

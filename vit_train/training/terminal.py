@@ -113,7 +113,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
 
 
 def warn_of_uneven_classes(setup: Setup) -> None:
-    """Warn of uneven classes, naming the settings that balance them, unless one of these is set."""
+    """Warn of uneven classes and name the settings that balance them, unless one of them is set."""
     if balances(setup.config, setup.task) or not setup.task.needs_labels:
         return
     classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)

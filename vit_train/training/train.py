@@ -40,7 +40,7 @@ SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Deadline(Callback):
-    """Stops the run the given number of minutes from now; for None, never."""
+    """Stops the run after the given number of minutes; None means no limit."""
 
     def __init__(self, minutes: float | None) -> None:
         self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -54,8 +54,8 @@ class Deadline(Callback):
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step if any of SIGNALS is received.
 
-    Signals that are ignored, as SIGHUP is by nohup, stay ignored. Yield the list in which the
-    received signal is recorded. A second signal ends the process at once, unless it is SIGHUP,
+    Signals that the process ignores, such as SIGHUP under nohup, stay ignored. Yield a list, to
+    which a received signal is added. A second signal ends the process at once, unless it is SIGHUP,
     which a closing terminal may send several times. Outside the main thread, do nothing, because
     Python lets only the main thread handle signals.
     """
@@ -144,7 +144,7 @@ def train_in_held_folder(
 def with_named_runs(config: TrainConfig) -> TrainConfig:
     """If init_from= or task.teacher= is a folder of runs, replace it by the newest finished run.
 
-    When this run is resumed, it then uses the same runs, even if the folder has newer ones.
+    Resuming this run then uses the same runs, even if the folder has newer ones by then.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
