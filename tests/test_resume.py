@@ -161,7 +161,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> N
         run.says("run is finished", "vit-train", "resume=last.safetensors")
     for change, words in {
         "seed=1": "resume= cannot change seed",
-        "train.epochs=4": "leave it out or start a new run, or fork= this one\n",
+        "train.epochs=4": "leave it out or start a new run, or use fork=\n",
         "+train.epoch=5": "did you mean train.epochs?",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)
@@ -218,7 +218,7 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     for change in changes:
         path.write_bytes(kept)
         rewrite(path, **change, written={})
-        refused = run.fails("not from this run", "vit-train", "resume=run")
+        refused = run.fails("cannot resume from this checkpoint", "vit-train", "resume=run")
         assert ("the images on disk are not those" in refused.err) == ("fingerprint" in change)
         assert (
             contents(Path("run"), but=REWRITTEN) == before

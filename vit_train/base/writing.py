@@ -136,7 +136,7 @@ def lock(file: IO[str], wait: bool) -> None:
 
 
 def require_own_file(path: Path) -> None:
-    """Raise Refused for anything that is not a regular file: a link, a pipe or a device."""
+    """Raise Refused for a link, and for anything that exists but is not a regular file."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise Refused(f"{path} is a symbolic link or not a regular file: remove it")
 

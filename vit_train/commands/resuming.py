@@ -105,7 +105,7 @@ def changed(
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
                 f"{argument}= cannot change {key} (this run has {values}): leave it out or "
-                "start a new run" + (", or fork= this one" if argument == "resume" else "")
+                "start a new run" + (", or use fork=" if argument == "resume" else "")
             )
     distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
@@ -140,7 +140,7 @@ def keys_of(overrides: Sequence[str]) -> list[str]:
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return the settings that a key or a group sets and that must not change.
+    """Return the settings, of those that must not change, that a key or a group overrides.
 
     For an `experiment`, which may set any setting, return all settings that must not change.
     """

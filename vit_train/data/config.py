@@ -61,7 +61,7 @@ class AugmentConfig(Settings):
     )
     mix_epochs: int | None = setting(
         None,
-        "Mix images only in this number of epochs at the start; null: in all epochs.",
+        "Mix images only during this many epochs from the start; null: during all epochs.",
         at_least=1,
     )
 

@@ -61,7 +61,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
     """Load only the test or validation images; return None if they have no folder of their own.
 
     A root that holds only folders of classes is the test set. `classes` are the names of all
-    classes. Raise ValueError for a folder of an unknown class, and in the cases of `load_folder`.
+    classes. Raise ValueError for a folder of an unknown class, or as `load_folder` does.
     """
     trees = find_parts(Path(config.root))
     if len(trees) == 1:

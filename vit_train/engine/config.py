@@ -94,7 +94,7 @@ class SgdConfig(OptimConfig):
 
     name: str = "sgd"
     lr: float = setting(0.05, "The peak learning rate.", above=0)
-    weight_decay: float = setting(5e-4, "L2 penalty of linear and convolution weights.", at_least=0)
+    weight_decay: float = setting(5e-4, "L2 penalty on linear and convolution weights.", at_least=0)
     momentum: float = setting(0.9, "Momentum of the gradient.", at_least=0, below=1)
 
 

@@ -150,7 +150,7 @@ class Muon(Optimizer):
     def make_orthogonal(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
         """Make all matrices in the steps nearly orthogonal, and scale them like AdamW's steps.
 
-        Matrices with more rows than columns are transposed first; matrices of one shape are
+        Matrices with more rows than columns are transposed first; those of the same shape are
         computed together.
         """
         stacks: dict[torch.Size, list[Tensor]] = {}

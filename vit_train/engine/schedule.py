@@ -93,7 +93,7 @@ class NonFiniteGuard:
         self.bad.index_copy_(0, place.view(1), ~finite.view(1))
 
     def check(self, step: int) -> None:
-        """Handle the steps recorded up to this one; raise NonFinite to end the run.
+        """Report each non-finite step recorded up to `step`; raise NonFinite if the run must end.
 
         The call waits for the device, and must happen at least once per epoch.
         """

@@ -154,7 +154,7 @@ def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
 
 
 def patches_of_half(maps: Tensor) -> Tensor:
-    """Return the smallest share of patches that makes up half of each map: (N,G,G) → (N,).
+    """Return the smallest share of patches that holds half of a map's sum: (N,G,G) → (N,).
 
     A map without any relevance counts as uniform.
     """

@@ -90,7 +90,7 @@ class Explainer:
     ) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,S,S), the heads' attention distances and the filters.
 
-        If `shown`, the same images in another size, is given, draw the maps over it.
+        Draw the maps over `shown`, the same images at another size, if given.
         """
         found = {
             "maps": self.draw_maps(images, titles, shown),

@@ -63,7 +63,7 @@ class Group:
 
 
 def short_name(key: str) -> str:
-    """Shorten a key to its last part, or `name` to its group: model.name → model."""
+    """Return the last part of a key; of a key that ends in `.name`, the group: "model"."""
     group, _, last = key.rpartition(".")
     return group if last == "name" else last
 

@@ -176,7 +176,7 @@ def minutes(seconds: Sequence[float]) -> str:
 
 
 def machine(run: dict[str, Any], *keys: str) -> str:
-    """Return the first fact among `keys` that a summary has about the machine, or ""."""
+    """Return the first non-empty value among `keys` in a summary's machine facts, or ""."""
     facts = run.get("machine") or {}
     return next((str(facts[key]) for key in keys if facts.get(key)), "")
 

@@ -182,7 +182,7 @@ class Autoregress(PixelTask):
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the originals, their given rows, and two predictions of the remaining rows.
+        """Return the originals, the rows given to the encoder, and two predictions of the others.
 
         In "completion", each patch is predicted from the patches predicted before it; in "one step
         ahead", from the true patches before it.

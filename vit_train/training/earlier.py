@@ -62,7 +62,7 @@ class Earlier:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
-        return ValueError(f"{self.verb}: this checkpoint is not from this run: {reason}")
+        return ValueError(f"cannot {self.verb} from this checkpoint: {reason}")
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:

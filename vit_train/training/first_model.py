@@ -169,8 +169,8 @@ def seen_by_earlier_models(
     """Return the keys of all images seen by the models from which this run learns, if known.
 
     A run that continues takes the keys from its `earlier` checkpoint; other runs take them from the
-    weights `found` and from the teacher. For test images that were seen at another size, add the
-    keys at this size.
+    weights `found` and from the teacher. If a test image was seen at
+    another size, include its key at this run's size, too.
     """
     if earlier is not None:
         return earlier.seen_before

@@ -127,7 +127,7 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     center = (torch.arange(size, dtype=torch.float64, device=images.device) + 0.5) / size
 
     def source(start: Tensor, length: Tensor) -> Tensor:
-        """Return each output row's or column's position in the image: (B,S)."""
+        """Return the source coordinate of each output row (or column): (B,S)."""
         first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
         place = first + center * length.unsqueeze(1) - 0.5
         return torch.minimum(torch.maximum(place, first), last)
