@@ -173,7 +173,7 @@ def test_a_run_begins_with_a_folder_of_timm(run: Run) -> None:
     save_for_hf(theirs, "theirs", model_args=sizes, safe_serialization=True)
     model, meta, said = began(run, "theirs")
     assert list(meta.statistics.mean) == [0.5, 0.5, 0.5]
-    assert f"its head is not reused: it has {CLASSES + 1} classes, the data have 7" in said
+    assert f"its head is not reused: it has {CLASSES + 1} classes, but the data have 7" in said
     assert "assumed" not in said
     torch.testing.assert_close(model.cls_token, theirs.cls_token)
     assert model.head.weight.abs().max() < 1e-6
