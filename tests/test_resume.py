@@ -460,6 +460,7 @@ def test_an_unchanged_fork_ends_as_the_run_itself(run: Run, config: str) -> None
     (noted,) = results[1]["extends"]
     assert (noted["run"], noted["steps"]) == ("whole", forked.step)
 
+    run.says("extends same after epoch 2", "vit-train", "extend=same", "train.epochs=1")
     changes = ["optim.schedule=constant", "train.epochs=3", "train.max_minutes=1e-9"]
     run.succeeds("vit-train", f"fork={source}", *changes)
     (other,) = Path("outputs/whole-forked").iterdir()

@@ -300,11 +300,13 @@ def test_parts_of_a_module_work_with_every_command(
     """Those of docs/extending.md and a callback, in a module of the current folder."""
     code = "\n".join([*blocks(ROOT / "docs/extending.md", "python"), NOTES])
     Path("my_parts.py").write_text(code, encoding="utf-8")
-    monkeypatch.setattr(sys, "path", sys.path[:])
+    before = sys.path[:]
+    monkeypatch.setattr(sys, "path", before[:])
     own, folder = "import=my_parts", "hydra.run.dir=run"
     for missing in ("positions=ramp", "schedule=quadratic", "activation=relu2"):
         (setting,) = (each for each in CHOSEN if missing in each)
         run.fails("; if your own module registers it, add import=", "vit-train", *SMALL, setting)
+    assert sys.path == before  # the folder may be somebody else's
     run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
     run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")
     run.says("noted epoch 2", "vit-train", own, "resume=run", "train.max_minutes=null")

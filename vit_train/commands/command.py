@@ -22,11 +22,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.log import shown_on_terminal
 from vit_train.commands.errors import GRAMMAR, require_known, short_errors
-from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, GROUPS, Config, register_schemas, typed
+from vit_train.runs.config import (
+    CHOSEN_BY_NAME,
+    CONF_DIR,
+    GROUPS,
+    IMPORT,
+    Config,
+    register_schemas,
+    typed,
+)
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 WIDTH = 96
-IMPORT = "import="
 # Hydra's flags that also make sense for commands without sweeps.
 FLAGS = ("overrides", "help", "config_dir", "cfg")
 
@@ -89,8 +96,8 @@ def import_own_parts() -> None:
     """
     arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
     names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
-    sys.path.append(os.getcwd())
     for name in filter(None, names.split(",")):
+        sys.path.append(os.getcwd())  # only now: it may be somebody else's folder
         try:
             import_module(name)
         except ModuleNotFoundError as error:

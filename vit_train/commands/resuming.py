@@ -60,7 +60,7 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     not fit the run's saved state.
     """
     folder = finished_run(composed.extend)
-    settings = own_settings(folder, None) | {"extend": str(folder)}
+    settings = own_settings(folder, None) | {"extend": str(folder), "fork": None}
     config = changed("extend", settings, composed, overrides)
     if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
         longer = config.train.epochs / from_checkpoint(settings).train.epochs
@@ -79,7 +79,7 @@ def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig
     checkpoint = named or last_checkpoint(folder)
     if checkpoint is None:
         raise ValueError(f"fork={composed.fork}: this run has no checkpoint")
-    settings = own_settings(folder, checkpoint) | {"fork": str(checkpoint)}
+    settings = own_settings(folder, checkpoint) | {"fork": str(checkpoint), "extend": None}
     return changed("fork", settings, composed, overrides)
 
 

@@ -42,6 +42,8 @@ PREDICTING = ("model", "task")
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 # The settings that name a run to continue.
 CONTINUED = ("resume", "extend", "fork")
+# The argument that names modules with the user's own parts.
+IMPORT = "import="
 # Groups that did not exist when some published results were made, and their only choice then.
 UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine. A name

@@ -21,6 +21,7 @@ from vit_train.engine.trainer import Trainer
 from vit_train.figures.measures import figures, result_dict
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
+from vit_train.runs.config import IMPORT
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.runs.trained import load
 from vit_train.training.checkpoints import CheckpointManager
@@ -266,8 +267,10 @@ def own_command() -> str:
     settings = HydraConfig.get()
     # Hydra's name for the source that --config-dir adds.
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
-    flags = [f"--config-dir={folder}" for folder in folders]
-    flags += [each for each in sys.argv[1:] if each.startswith("import=")]
+    flags = [
+        *(f"--config-dir={folder}" for folder in folders),
+        *(each for each in sys.argv[1:] if each.startswith(IMPORT)),
+    ]
     if settings.job.config_name != "train":
         flags.append(f"--config-name={settings.job.config_name}")
     # An experiment may turn every command that names it into a sweep.

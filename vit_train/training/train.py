@@ -170,7 +170,8 @@ def run(
         config=setup.config,
         precision=setup.precision,
         callbacks=[
-            *(deadline, *(make() for make in CALLBACKS)),
+            deadline,
+            *(make() for make in CALLBACKS),
             *(folder.callbacks if folder else []),
         ],
         processes=setup.processes,
