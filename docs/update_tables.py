@@ -25,7 +25,7 @@ def updated(text: str) -> str:
     def made(found: re.Match[str]) -> str:
         patterns = shlex.split(found[2])
         files = [Path(file) for pattern in patterns for file in sorted(glob.glob(pattern))]
-        return f"{found[1]}\n{upright(table(read_groups(files)))}\n\n{found[3]}"
+        return f"{found[1]}\n{upright(table(read_groups(files), None))}\n\n{found[3]}"
 
     return TABLE.sub(made, text)
 

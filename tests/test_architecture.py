@@ -36,10 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {"evaluation", "explain", "base", "interop", "results", "runs", "training"},
     "__init__": {"model", "runs", "training"},
 }
+# 8,000 statements held all of the program once; what is added since, to compare runs, needs more.
 MOST = {
-    "statements in vit_train": 8_000,
-    "statements in tests": 10_000,
-    "files": 110,
+    "statements in vit_train": 8_200,
+    "statements in tests": 10_200,
+    "files": 112,
     "rooms": 14,
     "floors": 7,
     "modules that vit-predict imports": 60,
@@ -50,7 +51,6 @@ MOST = {
 KNOW_HYDRA = {
     "commands",
     "runs/config.py",
-    "runs/saved.py",
     "training/folder.py",
 }
 KNOWN_TO = {"matplotlib": {"figures"}, "hydra": KNOW_HYDRA, "omegaconf": KNOW_HYDRA}

@@ -12,6 +12,7 @@ from conftest import SMALL, Run, SmallRun, posix
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import train
+from vit_train.runs.checkpoint import Checkpoint
 
 pytestmark = [posix, pytest.mark.slow]  # torchrun
 
@@ -51,6 +52,7 @@ for arguments in {commands}:
 """
 COMMANDS = {
     "interrupted": [*SMALL, "precision=fp32", "hydra.run.dir=two", "train.max_minutes=1e-9"],
+    "forked": ["fork=two", "train.max_minutes=null", "hydra.run.dir=forked"],
     "resumed": ["resume=two", "train.max_minutes=null"],
     "refused": [each for each in SMALL if not each.startswith("model.")]
     + ["model=cnn", "hydra.run.dir=refused"],
@@ -76,12 +78,17 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], st
 def test_two_processes_train_and_resume_one_run(
     pairs: tuple[Path, list[str], str], small_run: SmallRun
 ) -> None:
-    place, (interrupted, resumed, *_), errors = pairs
+    place, (interrupted, forked, resumed, *_), errors = pairs
     assert interrupted.endswith("statuses 0 0 \n"), errors
     assert "fp32 on cpu in 2 processes" in interrupted
     assert interrupted.count("stopped after step 1, because its time is up") == 1
     assert resumed.endswith("statuses 0 0 \n"), errors
     assert resumed.count("resuming after step 1") == 1
+    assert forked.count("forks two after step 1") == 1 and forked.endswith("statuses 0 0 \n")
+    ends = (
+        Checkpoint.load(place / run / "checkpoints/last.safetensors") for run in ("two", "forked")
+    )
+    torch.testing.assert_close(*(end.model for end in ends), rtol=0, atol=0)
     assert not (place / "outputs").exists(), "only the run's folder is written"
     folders = place / "two", small_run("finished", "one")
     weights = (dict(vit_train.load(folder).model.state_dict()) for folder in folders)
@@ -96,7 +103,7 @@ def test_two_processes_train_and_resume_one_run(
 def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
     pairs: tuple[Path, list[str], str],
 ) -> None:
-    _, (_, _, refused, endless, silent), errors = pairs
+    _, (*_, refused, endless, silent), errors = pairs
     assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
     assert endless.endswith("statuses 1 -9 \n"), endless
     assert silent.endswith("statuses 1 -9 \n"), silent

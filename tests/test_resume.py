@@ -255,7 +255,8 @@ def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) 
     run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
     (earlier,) = read_json(path)["earlier"]
     assert earlier == {key: before[key] for key in ("commit", "versions", "machine", "precision")}
-    run.says("| aaaaaaa, ", "vit-results", "run")
+    run.succeeds("vit-results", "run")
+    assert "| aaaaaaa, " in Path("run/results.md").read_text(encoding="utf-8")
 
 
 def test_a_run_ends_without_its_best_weights_if_they_are_damaged(
@@ -468,6 +469,28 @@ def test_an_unchanged_fork_ends_as_the_run_itself(run: Run, config: str) -> None
     table = rows(other)
     assert table[0] == rows(whole)[0] and float(table[2]["lr"]) == 1e-3
     assert contents(whole) == before
+
+
+def test_saved_settings_train_the_same_run_again_or_another(run: Run, small_run: SmallRun) -> None:
+    first = small_run("finished")
+    run.succeeds("vit-train", "config=run/config.yaml", "hydra.run.dir=same")
+    assert_same_run(first, Path("same"))
+    changes = ["model=cnn", "model.widths=[8]", "name=a CNN", "notes=to compare"]
+    run.succeeds("vit-train", "config=run", *changes, "train.max_minutes=1e-9")
+    (other,) = Path("outputs").glob("a_CNN-*/*")
+    config = summary(str(other))["config"]
+    assert config["model"]["widths"] == [8] and config["data"]["train_images"] == 200
+    assert (config["name"], config["notes"], config["config"]) == ("a CNN", "to compare", None)
+
+
+def test_every_so_many_epochs_a_checkpoint_is_kept(run: Run) -> None:
+    settings = ["train.epochs=4", "checkpoint.keep_every=2", "hydra.run.dir=whole"]
+    run.succeeds("vit-train", *SMALL, *settings)
+    kept = sorted(Path("whole/checkpoints").glob("epoch-*"))
+    assert [path.name for path in kept] == ["epoch-2.safetensors", "epoch-4.safetensors"]
+    assert [Checkpoint.load(path).epoch for path in kept] == [2, 4]
+    shorter = ["train.epochs=3", "hydra.run.dir=forked"]
+    run.says("forks whole after step 10", "vit-train", f"fork={kept[0]}", *shorter)
 
 
 def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: SmallRun) -> None:

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
+from vit_train.results import differences
 
 
 def composed(run: Run, *arguments: str) -> dict:
@@ -145,3 +146,23 @@ def test_a_plugin_slurm_or_a_database_that_is_not_there_is_said(
     run: Run, words: str, arguments: str
 ) -> None:
     assert run.fails(words, "vit-train", *arguments.split()).err.count("\n") <= 2
+
+
+def test_seeds_are_added_until_two_settings_are_told_apart(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = [*FEW, "task=reconstruct", "task.decoder_depth=1", "train.epochs=1", "seed=auto"]
+    words = "model.embed_dim=8,16", "hydra.sweep.dir=seeds"
+    monkeypatch.setattr(differences, "LAST_LOOK", 2)
+    outcome = run.succeeds("vit-train", "-m", *sweep, *words)
+    assert "embed_dim=16 minus embed_dim=8, 2 seeds: " in outcome.out
+    assert outcome.out.count("not decided") == 2 and "4 of 4 jobs finished" in outcome.out
+    monkeypatch.setattr(differences, "FIRST_LOOK", 2)
+    monkeypatch.setattr(differences, "LEVEL", 1 - 1e-9)
+    monkeypatch.setattr(differences, "LAST_LOOK", 10)
+    outcome = run.succeeds("vit-train", *sweep, *words)  # the runs before are not repeated
+    assert outcome.out.count("is finished") == 2
+    assert re.findall("2 seeds: .+: (.+)", outcome.out) == ["decided"]
+    blind = ["data.val=none", "hydra.sweep.dir=blind"]
+    run.fails("needs validation results", "vit-train", *sweep, *words[:1], *blind)
+    run.fails("compares two settings, but this sweep has 1", "vit-train", *sweep, words[1][:-1])

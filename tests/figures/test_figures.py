@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 
 import vit_train
 from vit_train.base.text import shortened
-from vit_train.figures.charts import LABEL, PALETTE, STYLES, bars, colors, curves, lines
+from vit_train.figures.charts import LABEL, PALETTE, STYLES, Row, colors, curves, dots, lines
 from vit_train.figures.maps import draw_distances, draw_maps
 from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted, image_grid
 
@@ -92,13 +92,13 @@ def row(images: float, **values: float) -> dict[str, float]:
     return {"images_seen": images, **values}
 
 
-def test_a_bar_is_as_long_as_the_mean_and_each_run_a_point() -> None:
-    groups = [("one", [1.0, 4.0, 7.0], "4 ± 3"), ("two", [2.0], "2")]
-    (axis,) = bars(groups, "accuracy").axes
+def test_each_run_is_a_dot_and_a_group_has_its_mean_and_interval() -> None:
+    rows = [Row("one", [1.0, 4.0, 7.0], (0.5, 7.5), "4 ± 3"), Row("two", [2.0], None, "2")]
+    (axis,) = dots(rows, "accuracy").axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == ["one", "two"] and axis.yaxis_inverted()  # drawn from above
-    assert [patch.get_width() for patch in axis.patches] == [4, 2]
-    assert [list(line.get_xdata()) for line in axis.lines] == [[1, 4, 7], [2]]
+    drawn = [list(line.get_xdata()) for line in axis.lines]
+    assert drawn == [[0.5, 7.5], [4], [1, 4, 7], [], [2], [2]]
     assert [text.get_text() for text in axis.texts] == ["4 ± 3", "2"]
 
 
@@ -147,7 +147,7 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
     settings = "patch_size=8, depth=2, class_weights=null, root=pics, positions="
     names = [settings + end for end in ("learned", "rotary_2d")]
     rows = [row(1000, train_loss=3), row(2000, train_loss=1)]
-    (axis,) = bars([(name, [1.0], "") for name in names], "accuracy").axes
+    (axis,) = dots([Row(name, [1.0], None, "") for name in names], "accuracy").axes
     (legend,) = curves([(name, [rows]) for name in names], ("loss",), "validation").legends
     (means,) = lines([(name, [(10, [1.0])]) for name in names], "accuracy").axes
     for texts in (axis.get_yticklabels(), legend.get_texts(), means.legend_.get_texts()):

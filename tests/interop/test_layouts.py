@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vit_train.base.reading import Refused
+from vit_train.interop.config_files import hf_facts
 from vit_train.interop.layout import Layout, described
 from vit_train.interop.libraries import (
     HUGGING_FACE,
@@ -129,3 +130,12 @@ def test_timms_config_says_the_activation() -> None:
     ):
         with pytest.raises(Refused, match="its activation is"):
             TIMM.facts({"config.json": content})
+
+
+def test_images_that_are_not_normalized_keep_their_values() -> None:
+    """As the preprocessing of Hugging Face says of itself."""
+    images = {"image_mean": [0.5] * 3, "image_std": [0.2] * 3}
+    for normalizes, mean, std in ((True, 0.5, 0.2), (False, 0.0, 1.0)):
+        files = {"preprocessor_config.json": images | {"do_normalize": normalizes}}
+        found = hf_facts(files).statistics
+        assert found is not None and (*found.mean, *found.std) == (*[mean] * 3, *[std] * 3)

@@ -1,19 +1,28 @@
+import csv
 import json
+import math
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import SMALL, Run, SmallRun
+from scipy import stats
 
 from vit_train.engine.metrics import wilson_interval
+from vit_train.results.differences import LAST_LOOK, Difference, find_baseline
 from vit_train.results.summaries import group_runs, read_summaries
 from vit_train.results.table import (
     ACCURACY,
+    TERMINAL,
     by_training_images,
+    ends,
     gather,
     interval,
     plots,
+    short_table,
     table,
     time_in_steps,
 )
@@ -119,10 +128,10 @@ def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
 def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() -> None:
     for name in ("fp32", "bf16"):
         runs = [summary(0.5, seed, precision=name) for seed in (0, 1)]
-        header, _, row = table(group_runs(runs)).splitlines()
+        header, _, row = table(group_runs(runs), None).splitlines()
         assert header.startswith("| precision |") == row.startswith("| bf16 |") == (name == "bf16")
     mixed = group_runs([summary(0.5, precision="fp32"), runs[1]])
-    assert table(mixed).splitlines()[0].count("precision") == 1
+    assert table(mixed, None).splitlines()[0].count("precision") == 1
 
 
 def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
@@ -144,7 +153,7 @@ def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven(
     final = {"test.final.per_class_count": counts}
     balanced = [final | {"test.final.balanced_acc": each} for each in (0.4, 0.44)]
     runs = [summary(0.5, seed, each) for seed, each in enumerate(balanced)]
-    (row,) = cells(table(group_runs(runs)))
+    (row,) = cells(table(group_runs(runs), None))
     assert row.get("balanced test accuracy, final weights (%)") == shown
 
 
@@ -154,27 +163,34 @@ def test_folds_are_one_group_and_each_counts_once() -> None:
     runs = [summary(0.5, seed, folds[fold], file="summary.json") for seed, fold in places]
     (group,) = group_runs(runs)
     assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
-    assert interval(group) == ""  # their training images overlap
-    assert interval(*group_runs([summary(0.5, 0, folds[2])])) == "47.00 to 53.00"  # the only one
+    assert interval(group) is None  # their training images overlap
+    only = interval(*group_runs([summary(0.5, 0, folds[2])]))
+    assert ends(only) == "47.00 to 53.00"
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
     other = {"config.model": {"name": "cnn", "widths": [8], "depth": 3}}
     runs = [summary(0.5), summary(0.6, 0, other)]
     assert labels(*runs) == ["model=cnn, …", "model=vit, …"]
-    assert "depth" in table(group_runs(runs))
+    assert "depth" in table(group_runs(runs), None)
 
 
-def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path, summary(0.5), summary(0.1, status="interrupted"))
+def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = ("interrupted", "diverged")
+    folder = written(tmp_path, summary(0.5), *(summary(0.1, status=status) for status in ends))
     assert len(read_summaries([folder])) == 1
+    interrupted, diverged = caplog.messages
+    assert "left out (interrupted)" in interrupted and "resume=" in interrupted
+    assert diverged == f"left out (diverged): {folder / '2'}"  # it would diverge again
     for path, words in ((folder / "1", "of a finished run"), (folder / "no", "does not exist")):
         with pytest.raises(ValueError, match=words):
             read_summaries([path])
 
 
 def test_a_protocol_that_selects_on_test_says_so() -> None:
-    (row,) = cells(table(group_runs([summary(0.5, selected_on="test")])))
+    (row,) = cells(table(group_runs([summary(0.5, selected_on="test")]), None))
     assert row["test accuracy, best epoch (%)"] == "50.00 (selected on test)"
     assert not any("validation" in column for column in row)
 
@@ -192,19 +208,20 @@ def test_summaries_without_numbers_are_refused_by_their_file(
 ) -> None:
     both = [summary(0.5, seed, change) for seed in (0, 1)]
     with pytest.raises(ValueError, match=r"summary\.json was not written by vit-train"):
-        gather([written(tmp_path, *both)], tmp_path / "out")
+        gather([written(tmp_path, *both)], tmp_path / "out", None)
 
 
 def test_a_curve_has_the_images_seen(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
     (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
-        gather([folder])
+        gather([folder], None, None)
 
 
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
     long = summary(0.6, 0, {"config.model.kernels": "x" * 10**6})
-    assert len(gather([written(tmp_path, summary(0.5), long)], tmp_path / "out")) < 2000
+    gather([written(tmp_path, summary(0.5), long)], tmp_path / "out", None)
+    assert (tmp_path / "out/results.md").stat().st_size < 2000
 
 
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
@@ -228,9 +245,9 @@ def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
     (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
     assert (cnn, vit) == ("model=cnn", "model=vit")
     assert points == [(30, [50.0]), (900, [50.0]), (9000, [50.0])]
-    gather([written(tmp_path / "runs", *runs)], tmp_path)
+    gather([written(tmp_path / "runs", *runs)], tmp_path, None)
     assert (tmp_path / "images.png").stat().st_size > 3000
-    gather([written(tmp_path / "one", *runs[:1])], tmp_path)
+    gather([written(tmp_path / "one", *runs[:1])], tmp_path, None)
     assert not (tmp_path / "images.png").exists()
 
 
@@ -252,20 +269,22 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
         test, best = {"final": result, "best": result}, {"loss": loss, "epoch": 1}
         unlabeled.append(summary(0.5, seed, test=test, best_val=best))
     folder = written(tmp_path / "runs", *unlabeled)
-    text, _ = gather([folder], tmp_path / "out")
+    shown, _ = gather([folder], tmp_path / "out", None)
+    text = (tmp_path / "out/results.md").read_text(encoding="utf-8")
     assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
-    assert "interval" not in text
-    assert (tmp_path / "out/results.md").read_text(encoding="utf-8") == text + "\n"
+    assert "0.3000 ± 0.0707" in shown and "interval" not in shown + text
     with pytest.raises(ValueError, match="compare classifiers and others separately"):
-        gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
+        gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out", None)
 
 
 @pytest.mark.usefixtures("every_figure_is_drawn")
 def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/0")
     run.succeeds("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1")
-    outcome = run.says("| 0, 1 |", "vit-results", "runs")
-    assert "training accuracy, last epoch" in outcome.out
+    outcome = run.succeeds("vit-results", "runs")
+    assert re.match(r"test, final weights +runs +accuracy, % +95 % interval\n.+ 2  ", outcome.out)
+    text = Path("runs/results.md").read_text(encoding="utf-8")
+    assert "| 0, 1 |" in text and "training accuracy, last epoch" in text
     for name, size in (("results", 3000), ("curves", 10000)):
         assert Path(f"runs/{name}.png").stat().st_size > size
     assert [path.name for path in Path().iterdir()] == ["runs"]
@@ -323,7 +342,7 @@ def test_each_column_says_what_it_is_called() -> None:
 
     cpu, gpu = {"gpu": None, "cpu": "EPYC", "threads": 2}, {"gpu": "H100", "threads": 16}
     one = run_of(0, 0.91, 0.82, 0.73, 0.64, commit="0123456789+changes", machine=cpu)
-    (row,) = cells(table(group_runs([one])))
+    (row,) = cells(table(group_runs([one]), None))
     assert row == {
         "parameters": "1,000", "seeds": "0", "test accuracy, final weights (%)": "64.00",
         "95 % interval": "62.00 to 67.00", "test accuracy, best epoch (%)": "73.00",
@@ -333,7 +352,7 @@ def test_each_column_says_what_it_is_called() -> None:
         "machine": "EPYC",
     }  # fmt: skip
     other = run_of(1, 0.93, 0.86, 0.79, 0.72, commit="abcdefghij", machine=cpu | gpu)
-    (row,) = cells(table(group_runs([one, other])))
+    (row,) = cells(table(group_runs([one, other]), None))
     assert row == row | {
         "seeds": "0, 1", "test accuracy, final weights (%)": "68.00 ± 5.66",
         "test accuracy, best epoch (%)": "76.00 ± 4.24",
@@ -347,7 +366,7 @@ def test_each_column_says_what_it_is_called() -> None:
 def test_runs_that_agree_are_as_uncertain_as_one() -> None:
     """All have seen the same 1000 test images: several runs do not make them more."""
     runs = [summary(0.5, seed) for seed in range(4)]
-    (row,) = cells(table(group_runs(runs)))
+    (row,) = cells(table(group_runs(runs), None))
     low, high = wilson_interval(500, 1000)
     assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
 
@@ -358,6 +377,102 @@ def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: s
     runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]
     figures = plots(group_runs(runs))
     (legend,) = figures["curves.png"].legends
-    assert legend.get_title().get_text() == f"solid: {name}, dashed: training"
+    title = f"solid: {name}, dashed: training; bands: lowest to highest"
+    assert legend.get_title().get_text() == title
     (axis,) = figures["results.png"].axes
-    assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
+    assert list(axis.lines[-1].get_xdata()) == [50, 50]
+
+
+POSITIONS = [{"config.model.positions": each} for each in ("learned", "none", "rotary_2d")]
+# Seeds 0 to 2 of learned positions, 1 to 3 of none, and 9 of rotary positions.
+PAIRS = [
+    *(summary(0.50 + seed / 100, seed, POSITIONS[0]) for seed in range(3)),
+    *(summary(0.44 + seed * seed / 100, seed, POSITIONS[1]) for seed in (1, 2, 3)),
+    summary(0.7, 9, POSITIONS[2]),
+]
+
+
+def test_differences_are_of_the_same_seeds() -> None:
+    groups = group_runs(PAIRS)
+    learned, none, rotary = cells(table(groups, find_baseline(groups, "positions=learned")))
+    title = "difference (95 % interval)"
+    # Of 51 and 52 %, 45 and 48 %: −6 and −4, of which Student's t is ±12.706.
+    assert none[title] == "-5.00 (-17.71 to +7.71)"
+    assert learned[title] == "baseline" and rotary[title] == "no seed in common"
+    other = cells(table(groups, find_baseline(groups, "model.positions=none")))
+    assert other[0][title] == "+5.00 (-7.71 to +17.71)"
+    for words, count in (("positions=sinusoidal", 0), ("", 0)):
+        with pytest.raises(ValueError, match=f"fits {count} of the rows, not one: choose from"):
+            find_baseline(groups, words)
+
+
+def test_a_difference_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.01, 0.02, 6)
+    found = stats.ttest_rel(values, np.zeros(6)).confidence_interval(0.95)
+    assert Difference(list(values)).interval == pytest.approx(tuple(found), abs=1e-5)
+    assert Difference([0.1]).interval is None and Difference([0.1]).seeds_to_find(0.01) is None
+    assert Difference([0.1, 0.1]).seeds_to_find(0.01) == 2
+    assert Difference([0.0, 1.0]).seeds_to_find(0.001) is None  # they would never end
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.01, 0.03])
+def test_as_many_seeds_as_are_named_find_the_difference(spread: float) -> None:
+    """Four of five times; one seed fewer finds it less often."""
+    rng = np.random.default_rng(0)
+    values = np.array([-1, 1]) * spread / math.sqrt(2)  # whose standard deviation is the spread
+    count = Difference(list(values)).seeds_to_find(0.01)
+    assert count is not None
+    shares = []
+    for seeds in (count, count - 1):
+        if seeds > 1:
+            results = rng.normal(0.01, spread, (4000, seeds))
+            shares.append((stats.ttest_1samp(results, 0, axis=1).pvalue < 0.05).mean())
+    assert shares[0] > 0.77 and all(share < 0.82 for share in shares[1:])
+
+
+def test_a_terminal_shows_the_table_in_80_columns() -> None:
+    groups = group_runs(
+        [
+            summary(acc, seed, {"config.model.depth": depth} | positions)
+            for depth, positions in product((2, 16), POSITIONS)
+            for seed, acc in enumerate((0.5, 0.51, 0.53))
+        ]
+    )
+    lines = short_table(groups, groups[0]).splitlines()
+    assert max(map(len, lines)) <= TERMINAL
+    words = "test, final weights runs accuracy, % 95 % interval difference depth=2,"
+    assert " ".join(" ".join(lines).split()).startswith(words)
+    assert any("If an interval includes 0" in line for line in lines)
+    assert "difference" not in short_table(groups[:1], None)  # there is nothing to compare
+
+
+def test_a_sequential_test_decides_only_what_is_clear() -> None:
+    same = Difference(list(np.random.default_rng(0).normal(0, 1, LAST_LOOK)))
+    assert not same.is_decided and not Difference([1.0, 1.0]).is_decided
+    assert Difference([1.0, 1.001, 1.002]).is_decided
+    assert Difference([-1.0, -1.001, -1.002]).is_decided
+
+
+@pytest.mark.slow
+def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
+    """Of 10,000 pairs of settings that are equally good, on 1000 test images."""
+    rng = np.random.default_rng(0)
+    correct = rng.binomial(1000, 0.6, (2, 10_000, LAST_LOOK)) / 1000
+    false = covered = 0
+    for values in correct[0] - correct[1]:
+        looks = [Difference(list(values[:count])) for count in range(2, LAST_LOOK + 1)]
+        false += any(each.is_decided for each in looks)
+        low, high = looks[1].interval or (1, 1)
+        covered += low <= 0 <= high
+    print(f"{false / 100} % decided by mistake; {covered / 100} % of the intervals hold 0")
+    assert false <= 500 and covered >= 9400
+
+
+def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
+    named = [each | {"config": each["config"] | {"name": "=1+1"}} for each in PAIRS]
+    gather([written(tmp_path, *named)], None, None)
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text("utf-8").splitlines()))
+    assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
+    assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
+    assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"

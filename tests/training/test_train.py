@@ -34,7 +34,8 @@ from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 from vit_train.training import setup
 from vit_train.training.first_model import freeze_encoder
-from vit_train.training.setup import Setup, set_up
+from vit_train.training.setup import Setup, augmented, set_up
+from vit_train.training.terminal import opening
 from vit_train.training.train import Deadline, train
 
 DATA = ShapesConfig(train_images=200, test_images=60)
@@ -255,7 +256,15 @@ def test_the_metric_of_even_classes_is_the_accuracy_unless_they_were_made_even()
     assert parts(sampler="balanced").task.best_by == "balanced_acc"
 
 
+def test_the_start_says_what_the_best_epoch_is_chosen_by_unless_that_is_usual() -> None:
+    words = [opening(parts(**data), Path("run"), "") for data in ({}, {"sampler": "balanced"})]
+    assert ["balanced validation accuracy" in each for each in words] == [False, True]
+
+
 def test_a_step_has_an_image_for_each_process() -> None:
+    setup = parts()
+    some = (setup.config, setup.splits.train, setup.data, setup.normalize)
+    assert augmented(*some, Processes(rank=0, count=54)).batch_size == 54
     with pytest.raises(ValueError, match=r"54 is smaller than the number of processes \(55\)"):
         parts(processes=Processes(rank=0, count=55))
 

@@ -1,4 +1,4 @@
-"""`resume=RUN`, `extend=RUN` and `fork=RUN`: the run's settings, and which of them may change."""
+"""`resume=`, `extend=`, `fork=` and `config=`: a run's settings, and which of them may change."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten
 from vit_train.runs.config import (
+    CHOSEN_BY_NAME,
     INCIDENTAL,
     ROUNDING,
     TrainConfig,
@@ -19,8 +20,9 @@ from vit_train.runs.config import (
     is_among,
     own_settings,
     preset_urls,
+    read_settings,
 )
-from vit_train.runs.paths import finished_run, last_checkpoint, resumed_run
+from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run
 
 # Settings that an extended or forked run may change. The optimizer, its parameter groups and the
 # moving average may not change, because their state is carried over, nor may the length of an epoch
@@ -83,6 +85,18 @@ def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig
     return changed("fork", settings, composed, overrides)
 
 
+def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings that `config=` names, with the changes from the command line.
+
+    Raise ValueError if they cannot be read, or for an `experiment`, which would replace them.
+    """
+    if "experiment" in keys_of(overrides):
+        raise ValueError("config= and experiment= are two sets of settings: leave one out")
+    path = Path(composed.config)
+    settings = read_settings(path / CONFIG if path.is_dir() else path) | {"resume": None}
+    return changed("config", settings, composed, overrides)
+
+
 def changed(
     argument: str, stored: dict[str, Any], composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
@@ -109,7 +123,8 @@ def changed(
             )
     distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
-        OmegaConf.update(settings, key, OmegaConf.select(composed, key))
+        is_group = key in CHOSEN_BY_NAME  # whose choices have settings of their own
+        OmegaConf.update(settings, key, OmegaConf.select(composed, key), merge=not is_group)
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
 
 
@@ -156,6 +171,6 @@ def may_change(key: str, argument: str) -> bool:
     precision may differ because another machine may not support the original precision; the summary
     records the precision of every step.
     """
-    if key == "precision" or is_among(key, (*INCIDENTAL, *ROUNDING)):
+    if key == "precision" or argument == "config" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True
     return argument != "resume" and is_among(key, EXTENDED) and not is_among(key, KEPT)

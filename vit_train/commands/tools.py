@@ -115,10 +115,11 @@ def vit_inspect(config: InspectConfig) -> None:
 def vit_results() -> None:
     parser: Any = argparse.ArgumentParser(
         prog="vit-results",
-        description="Gather finished runs into one Markdown table and plots.",
+        description="Compare finished runs: their results, with intervals, and plots.",
         epilog="""\
 Files are written into the folder given, or the one that contains all folders given:
-  results.md    the table; runs that differ only in seed or fold share a row
+  results.md    the full table; runs that differ only in seed or fold share a row
+  results.csv   a row for each run, for your own analysis
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
   images.png    the results by training-set size, if the runs have three or more sizes
@@ -133,10 +134,16 @@ Existing files with these names are replaced.""",
         type=Path,
         help="output folder (default: the folder given, or the one that holds all folders given)",
     )
+    parser.add_argument(
+        "--baseline",
+        metavar="SETTING=VALUE",
+        help="the row from which the differences of the others are taken (default: the first); "
+        "runs are paired by seed",
+    )
     with short_errors("vit-results"):
         arguments = parser.parse_args()
         from vit_train.results.table import gather
 
-        text, out = gather(arguments.runs, arguments.out)
+        text, out = gather(arguments.runs, arguments.out, arguments.baseline)
         print(text)
-        print(printable(f"written to {out}/: results.md and its pictures"), file=sys.stderr)
+        print(printable(f"written to {out}/: results.md, results.csv, plots"), file=sys.stderr)

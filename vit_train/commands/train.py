@@ -16,7 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.base.text import file_name, printable
 from vit_train.commands.command import import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
-from vit_train.commands.resuming import begun_config, changed, extended_config, forked_config
+from vit_train.commands.resuming import (
+    begun_config,
+    changed,
+    extended_config,
+    forked_config,
+    repeated_config,
+)
+from vit_train.commands.seeds import AUTO, run_until_decided
 from vit_train.runs.config import (
     CONF_DIR,
     GROUPS,
@@ -111,7 +118,7 @@ def say(text: str) -> None:
 
 
 # The settings that hold paths; a path without a key most likely means the first.
-PATHS = ("resume", "extend", "fork", "init_from", "data.root", "task.teacher")
+PATHS = ("resume", "extend", "fork", "config", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
@@ -150,8 +157,10 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
-    """Return the settings of a new run, which may extend or fork another."""
+    """Return the settings of a new run, which may extend, fork or repeat another."""
     require_known(composed, TrainConfig)
+    if composed.config is not None:
+        return repeated_config(composed, settings.overrides.task)
     if composed.fork is not None:
         return forked_config(composed, settings.overrides.task)
     if composed.extend is not None:
@@ -195,29 +204,27 @@ def continue_run(
         return Outcome(folder, None if best is None else best.score)
 
 
-def run_folder(
-    choices: Mapping[str, str],
-    root: str | None,
-    extend: str | None,
-    fork: str | None,
-    resume: str | None,
-    now: str,
-) -> str:
+def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    The folder is named after the run that it extends or forks, its experiment, or its `choices` of
-    groups. With data=folder, the name of the user's image folder, `root`, stands for the data.
+    The folder has the run's own name or else is named after the run that it extends, forks or
+    repeats, its experiment, or its `choices` of groups. With data=folder, the name of the user's
+    image folder stands for the data.
     """
-    data, task = choices["data"], choices["task"]
-    if resume is not None:  # the real folder, the run's own, is found later
+    data, task, root = choices["data"], choices["task"], _root_.data.get("root")
+    if _root_.resume is not None:  # the real folder, the run's own, is found later
         return "."
     if data == "folder" and root:
         data = file_name(Path(root).expanduser().resolve().name) or data
     name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
-    if source := extend or fork:
-        path = Path(source).resolve()
-        run = path.parents[1] if path.is_file() else path
-        name = f"{run.name}-{'extended' if extend else 'forked'}"
+    verbs = {"extend": "extended", "fork": "forked", "config": "repeated"}
+    used = next((key for key in verbs if _root_[key] is not None), None)
+    if _root_.name is not None:
+        name = file_name(_root_.name)
+    elif used:
+        path = Path(_root_[used]).resolve()
+        run = next((each for each in path.parents if holds_run(each)), path)
+        name = f"{run.name}-{verbs[used]}"
     elif isinstance(experiment := choices.get("experiment"), str):
         name = experiment
     return f"outputs/{name}/{now}"
@@ -234,8 +241,17 @@ def main() -> None:
             raise ValueError("resume= continues a single run: leave out -m")
         if not IS_MAIN:  # it writes nothing
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
-        try:
+
+        def run() -> Path | None:
             _run_hydra(flags, get_args_parser(), sweep.run, str(CONF_DIR), "train")
+            return None if sweep.failures or sweep.stopped else Path(sweep.folder)
+
+        try:
+            if AUTO in flags.overrides:
+                flags.multirun = True
+                run_until_decided(flags, run)
+            else:
+                run()
         except ValueError:
             if not sweep.failures:  # otherwise they are the reason why a search found nothing
                 raise

@@ -139,6 +139,12 @@ class CheckpointConfig(Settings):
         "every_steps=.",
         at_least=0,
     )
+    keep_every: int | None = setting(
+        None,
+        "Also keep the checkpoint of every so many epochs, such as epoch-10.safetensors; "
+        "null: none of them.",
+        at_least=1,
+    )
     on_error: str = setting(
         "stop",
         "If the disk is full or fails: stop, or continue training and try again at the next "

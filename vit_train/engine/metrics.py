@@ -188,8 +188,8 @@ def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def student_quantile(freedom: float) -> float:
-    """Return the value t for which 5 % of Student's distribution lies outside ±t.
+def student_quantile(freedom: float, share: float = 0.95) -> float:
+    """Return the value t for which `share` of Student's distribution lies within ±t.
 
     The distribution has ν = `freedom` degrees of freedom. With t = √ν tan θ, the density of θ is
     proportional to cos(θ)^(ν − 1), which is easy to integrate numerically.
@@ -198,7 +198,7 @@ def student_quantile(freedom: float) -> float:
     angle = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angle) ** (freedom - 1)
     area = np.cumsum(density[1:] + density[:-1])
-    return math.sqrt(freedom) * math.tan(float(np.interp(0.95 * area[-1], area, angle[1:])))
+    return math.sqrt(freedom) * math.tan(float(np.interp(share * area[-1], area, angle[1:])))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -81,19 +82,29 @@ def wrapped(label: str) -> str:
     return literal("\n".join(wrap(printable(label), LABEL, max_lines=2, placeholder=" …")))
 
 
-def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figure:
-    """Draw each group's mean as a bar labeled with the group's text, and each run as a point.
+@dataclass(frozen=True)
+class Row:
+    """A group of runs in a chart: its label, its runs' results, their interval, and a text."""
 
-    A group is (label, results of its runs, text).
-    """
-    figure, axes = chart(7, 1.2 + 0.45 * len(groups))
-    axes.grid(visible=False)
-    for place, (_, points, text) in enumerate(groups):
-        axes.barh(place, np.mean(points), color="#3b6ea5", alpha=0.5)
-        axes.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
-        axes.annotate(text, (0, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_yticks(range(len(groups)), [wrapped(label) for label, *_ in groups], fontsize=8)
-    axes.set(xlabel=title, ylim=(len(groups) - 0.5, -0.5))  # the first on top
+    label: str
+    points: Sequence[float]
+    interval: tuple[float, float] | None
+    text: str
+
+
+def dots(rows: Sequence[Row], title: str) -> Figure:
+    """Draw each group's runs as dots, their mean as a bar across its interval, and its text."""
+    figure, axes = chart(7.5, 1.2 + 0.45 * len(rows))
+    for place, row in enumerate(rows):
+        axes.plot(row.interval or [], [place] * len(row.interval or ()), color="#3b6ea5", alpha=0.6)
+        axes.plot(np.mean(row.points), place, "|", color="#3b6ea5", markersize=16, mew=2)
+        axes.plot(row.points, [place] * len(row.points), "o", color="#1d3d61", markersize=4)
+        axes.annotate(
+            row.text, (1, place), (6, 0), xycoords=axes.get_yaxis_transform(),
+            textcoords="offset points", va="center", fontsize=8, annotation_clip=False,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [wrapped(row.label) for row in rows], fontsize=8)
+    axes.set(xlabel=title, ylim=(len(rows) - 0.5, -0.5))  # the first on top
     return figure
 
 
@@ -159,10 +170,11 @@ def curves(
         axes.xaxis.set_major_formatter("{x:,g}")
         make_plain(axes)
     named = groups if len(groups) > 1 else []
+    band = "; bands: lowest to highest" if any(len(runs) > 1 for _, runs in groups) else ""
     figure.legend(
         [Line2D([], [], color=color) for color in palette[: len(named)]],
         [wrapped(label) for label, _ in named],
-        title=f"solid: {validation}, dashed: training",
+        title=f"solid: {validation}, dashed: training{band}",
         loc="outside lower center", ncols=columns, fontsize=8, title_fontsize=8, frameon=False,
     )  # fmt: skip
     return figure

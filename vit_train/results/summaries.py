@@ -34,6 +34,11 @@ class Group:
             found = [each.get(key) if isinstance(each, dict) else None for each in found]
         return [each for each in found if each is not None]
 
+    @staticmethod
+    def place(run: dict[str, Any]) -> tuple[Any, Any]:
+        """Return a run's seed and fold, by which runs of two groups are paired."""
+        return run["config"]["seed"], run["config"]["data"].get("cv_fold")
+
     @property
     def stages(self) -> list[dict[str, Any]]:
         """Return the stages of all runs, each with a commit and a machine.
@@ -219,7 +224,7 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     newest: dict[tuple[Any, Any], dict[str, Any]] = {}
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
-        place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
+        place = Group.place(run)
         if place in newest:
             logger.warning(
                 printable(f"skipped {newest[place]['file']}, which {run['file']} repeats")

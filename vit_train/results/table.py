@@ -1,16 +1,18 @@
 """`vit-results`: the summaries of many runs as one Markdown table and plots."""
 
 import os
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from vit_train.base.text import markdown_cell
+from vit_train.base.text import csv_text, markdown_cell, printable
 from vit_train.base.writing import write_text
 from vit_train.engine.metrics import interval_of_mean, is_uneven
-from vit_train.figures.charts import Curve, Figure, Series, bars, curves, lines, save
+from vit_train.figures.charts import Curve, Figure, Row, Series, curves, dots, lines, save
+from vit_train.results.differences import difference, find_baseline
 from vit_train.results.summaries import (
     Group,
     group_runs,
@@ -28,6 +30,7 @@ class Measure:
     """A measure for comparing runs: its name in a summary, its titles, and its format."""
 
     name: str
+    short: str
     title: str
     column: str
     scale: float
@@ -48,8 +51,10 @@ class Measure:
         return [self.scale * value for value in self.final(group)]
 
 
-ACCURACY = Measure("acc", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2)
-LOSS = Measure("loss", "test loss of the final weights", "{} loss, {}", 1, 4)
+ACCURACY = Measure(
+    "acc", "accuracy, %", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2
+)
+LOSS = Measure("loss", "loss", "test loss of the final weights", "{} loss, {}", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
@@ -62,23 +67,99 @@ def common_measure(groups: Sequence[Group]) -> Measure:
     return ACCURACY if classify == {True} else LOSS
 
 
-def interval(group: Group) -> str:
-    """Format the 95 % interval of test accuracy, or of its mean over several runs.
+def interval(group: Group) -> tuple[float, float] | None:
+    """Return the 95 % interval of test accuracy in percent, or of its mean over several runs.
 
-    Return "" for runs without accuracy, and for several folds: folds share most of their training
+    Return None for runs without accuracy, and for several folds: folds share most of their training
     images, so an interval from their spread would be too narrow.
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
     if not accuracy or (group.folds and len(accuracy) > 1):
-        return ""
+        return None
     if len(accuracy) == 1:
         low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
     else:
         low, high = interval_of_mean(accuracy, int(min(count)))
-    return f"{100 * low:.2f} to {100 * high:.2f}"
+    return 100 * low, 100 * high
 
 
-def table(groups: Sequence[Group]) -> str:
+def ends(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
+
+
+def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
+    """Return the difference to the baseline, and how many seeds would show one point; or ""s.
+
+    Like `interval`, leave out the interval for folds.
+    """
+    if group is baseline:
+        return "baseline", ""
+    found = None if baseline is None else difference(group, baseline, "test", "final", measure.name)
+    if found is None:
+        return "", ""
+    if not found.values:
+        return "no seed in common", ""
+    number = f"{{:+.{measure.digits}f}}".format
+    text = number(measure.scale * mean(found.values))
+    if found.interval is None or group.folds:
+        return text, ""
+    low, high = (number(measure.scale * end) for end in found.interval)
+    seeds = found.seeds_to_find(0.01) if measure is ACCURACY else None
+    return f"{text} ({low} to {high})", f"{seeds or ''}"
+
+
+# The width of a terminal in characters.
+TERMINAL = 80
+DIFFERENCES = """\
+Differences are paired by seed. If an interval includes 0, these runs do not
+tell the two rows apart: results.md says how many seeds would show 1 point."""
+
+
+def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
+    """Return a table for a terminal: each group's runs, mean, interval and difference."""
+    measure = common_measure(groups)
+    rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
+    for group in groups:
+        result = measure.text(measure.final(group))
+        differs, _ = compared(group, baseline, measure)
+        count = str(len(group.runs))
+        rows.append((printable(group.label()), count, result, ends(interval(group)), differs))
+    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in filled]
+    widths[0] = min(widths[0], TERMINAL - sum(width + 2 for width in widths[1:]))
+    lines = []
+    for label, *cells in zip(*filled, strict=True):
+        first, *more = textwrap.wrap(label, widths[0])
+        texts = (text.ljust(width) for text, width in zip([first, *cells], widths, strict=True))
+        lines += ["  ".join(texts).rstrip(), *more]
+    if any("(" in row[-1] for row in rows[1:]):
+        lines += ["", DIFFERENCES]
+    return "\n".join(lines)
+
+
+def run_rows(groups: Sequence[Group]) -> list[list[Any]]:
+    """Return a row for each run, after a row with the titles: its settings and its results."""
+    measure = common_measure(groups)
+    keys = list(dict.fromkeys(key for group in groups for key in group.settings))
+    titles = ["seed", "data.cv_fold", "test_final", "test_best", "best_val", "images_seen"]
+    rows: list[list[Any]] = [["name", "notes", *keys, *titles, "seconds", "summary"]]
+    for group in groups:
+        for run in group.runs:
+            best = run["test"].get("best"), run.get("best_val")  # None with data.val=none
+            results = (run["test"]["final"], *(each or {} for each in best))
+            rows.append(
+                [
+                    *(run["config"].get(key) for key in ("name", "notes")),
+                    *(group.settings.get(key, "") for key in keys),
+                    *Group.place(run),
+                    *(each.get(measure.name) for each in results),
+                    *(run.get("images_seen"), run.get("seconds"), run["file"]),
+                ]
+            )
+    return rows
+
+
+def table(groups: Sequence[Group], baseline: Group | None) -> str:
     """Return a Markdown table, with accuracies in percent; columns without values are left out.
 
     If only some groups have a setting, the other groups' cells are empty.
@@ -87,7 +168,7 @@ def table(groups: Sequence[Group]) -> str:
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     rows = [
         [(short_name(key), short_value(group.settings.get(key, ""))) for key in keys]
-        + list(columns(group, measure, "precision" in keys).items())
+        + list(columns(group, baseline, measure, "precision" in keys).items())
         for group in groups
     ]
     filled = [column for column in zip(*rows, strict=True) if any(text for _, text in column)]
@@ -97,19 +178,25 @@ def table(groups: Sequence[Group]) -> str:
     )
 
 
-def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[str, str]:
+def columns(
+    group: Group, baseline: Group | None, measure: Measure, is_precision_known: bool
+) -> dict[str, str]:
     """Return a group's cells by column title, for the columns after those of the settings."""
     on_test = {run["selected_on"] for run in group.runs} == {"test"}
     precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
     best = measure.text(group.values("test", "best", measure.name))
     title, text = measure.column.format, measure.text
+    differs, seeds = compared(group, baseline, measure)
     return {
+        **{key: each_once(group.values("config", key)) for key in ("name", "notes")},
         "precision": "" if is_precision_known or precision == "fp32" else precision,
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
         title("test", "final weights"): text(measure.final(group)),
-        "95 % interval": interval(group),
+        "95 % interval": ends(interval(group)),
+        "difference (95 % interval)": differs,
+        "seeds to find a difference of 1 point": seeds,
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): (
             "" if on_test else text(group.values("best_val", measure.name))
@@ -199,10 +286,11 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     its metrics.csv.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
-    ends = [
-        (each.label(), measure.points(each), measure.text(measure.final(each))) for each in groups
+    rows = [
+        Row(each.label(), measure.points(each), interval(each), measure.text(measure.final(each)))
+        for each in groups
     ]
-    figures = {"results.png": bars(ends, measure.title)}
+    figures = {"results.png": dots(rows, measure.title)}
     sizes = by_training_images(groups, measure)
     if any(len(places) > 2 for _, places in sizes):
         figures["images.png"] = lines(sizes, measure.title)
@@ -228,7 +316,8 @@ def require_complete(run: dict[str, Any]) -> None:
     """Raise ValueError, naming the file, if a summary lacks a number that tables or plots need."""
     try:
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
-            table([group])
+            table([group], group)
+            run_rows([group])
             by_training_images([group], common_measure([group]))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} was not written by vit-train") from error
@@ -242,21 +331,24 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
     return group_runs(runs)
 
 
-def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
-    """Write results.md and all possible plots into a folder; return the table and the folder.
+def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tuple[str, Path]:
+    """Write results.md, results.csv and all possible plots into a folder.
 
-    Without `out`, use the folder given or, for several paths, the folder that contains all of them.
+    Return a table for the terminal, and the folder. Without `out`, use the folder given or, for
+    several paths, the folder that contains all of them. Show the other groups' differences to the
+    group with the settings `baseline`, by default the first.
     """
     groups = read_groups(paths)
+    first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
     out = out or folder_beside(paths)
-    text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "results.md", text + "\n")
+    write_text(out / "results.md", table(groups, first) + "\n")
+    write_text(out / "results.csv", csv_text(run_rows(groups)))
     for name in PLOTS:  # an earlier one may belong to other runs
         (out / name).unlink(missing_ok=True)
     for name, figure in plots(groups).items():
         save(figure, out / name)
-    return text, out
+    return short_table(groups, first), out
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:

@@ -40,8 +40,8 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
-# The settings that name a run to continue.
-CONTINUED = ("resume", "extend", "fork")
+# The settings that name a run, from whose settings the command starts.
+CONTINUED = ("resume", "extend", "fork", "config")
 # The argument that names modules with the user's own parts.
 IMPORT = "import="
 # Groups that did not exist when some published results were made, and their only choice then.
@@ -50,7 +50,8 @@ UNNAMED = {"optim": "adamw"}
 # that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
-    *("checkpoint.keep", "checkpoint.on_error", "distributed."),
+    *("checkpoint.keep", "checkpoint.keep_every", "checkpoint.on_error", "distributed."),
+    *("name", "notes"),
     *("device", "data.root", "data.cache", "data.download", "data.urls"),
 )
 # Settings that change results only by rounding; on a GPU, train.micro_batch also changes dropout.
@@ -91,6 +92,15 @@ class TrainConfig(Settings):
         "Continue a copy of this run, or of one of its checkpoints, in a new folder, changing "
         "only the settings given.",
     )
+    config: str | None = setting(
+        None,
+        "Start a new run with the settings of this run (its folder or config.yaml), changing "
+        "only the settings given.",
+    )
+    name: str | None = setting(
+        None, "Name of the run, for its folder and the tables of vit-results; null: none."
+    )
+    notes: str | None = setting(None, "What the run is for, shown in the tables of vit-results.")
     init_from: str | None = setting(
         None,
         "Start from pretrained weights: a run (its folder or a checkpoint), a file or folder "
@@ -278,6 +288,11 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
         from vit_train.runs.checkpoint import Checkpoint
 
         return Checkpoint.load(checkpoint).config
+    return read_settings(path)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a run's config.yaml; raise ValueError if they cannot be read."""
     try:
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(read_config(path)))  # type: ignore[assignment]
         require_config(stored, "it")

@@ -113,6 +113,10 @@ class CheckpointManager(Callback):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if trainer.best is not None and trainer.best.epoch == trainer.epoch:
             self.unwritten_best = self.make(trainer).copied()
+        if self.config.keep_every and log.epoch % self.config.keep_every == 0:
+            with self.tolerant():
+                path = self.last_path.with_stem(f"epoch-{log.epoch}")
+                self._write(path, self.make(trainer), keep=0)
         if self.time.is_due or trainer.finished:
             with self.tolerant(is_last=trainer.finished, is_epoch=True):
                 self._save(trainer)
