@@ -472,7 +472,7 @@ def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
 def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
     named = [each | {"config": each["config"] | {"name": "=1+1"}} for each in PAIRS]
     gather([written(tmp_path, *named)], None, None)
-    rows = list(csv.DictReader((tmp_path / "results.csv").read_text("utf-8").splitlines()))
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
     assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
     assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"

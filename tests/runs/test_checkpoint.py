@@ -236,7 +236,7 @@ class Reports:
 
 def managed(folder: Path, **config: Any) -> tuple[CheckpointManager, Trainer, Reports]:
     reports, chosen = Reports(), CheckpointConfig(**config)
-    manager = CheckpointManager(folder, chosen, reports.checkpoint, reports.flush)
+    manager = CheckpointManager(folder, chosen, reports.checkpoint, reports.flush, lambda: None)
     return manager, Trainer(), reports
 
 

@@ -5,15 +5,17 @@ import io
 import logging
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from conftest import csv_rows
+from conftest import SMALL, Run, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
@@ -290,3 +292,62 @@ def test_a_file_that_is_gone_is_not_made_again(tmp_path: Path, board: TensorBoar
     with pytest.raises(FileNotFoundError, match="events"):
         board.flush()
     assert list(tmp_path.iterdir()) == []
+
+
+class FakeTracker:
+    """A module with the functions of Weights & Biases and of MLflow, which notes every call."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.calls: list[tuple[str, Any, Any]] = []
+        self.init = self.start_run = self.noting("start")
+        self.log = self.noting("log")
+        self.finish, self.end_run = self.noting("end"), self.noting("end")
+        self.log_metrics, self.log_params = self.log, self.noting("params")
+        self.set_experiment = self.noting("experiment")
+
+    def search_runs(self, **arguments: object) -> list[SimpleNamespace]:
+        begun = any(name == "start" for name, *_ in self.calls)
+        return [SimpleNamespace(info=SimpleNamespace(run_id="7"))] if begun else []
+
+    def noting(self, name: str) -> Callable[..., "FakeTracker"]:
+        def note(*values: Any, **named: Any) -> "FakeTracker":
+            self.calls.append((name, values, named))
+            return self
+
+        return note
+
+
+@pytest.mark.parametrize("name", ["trackio", "wandb", "mlflow"])
+def test_a_tracker_gets_each_point_once_though_the_run_stops(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fake = FakeTracker(name)
+    settings = [*SMALL, f"trackers=[{name}]", "hydra.run.dir=some/run"]
+    run.fails(f"needs a package: pip install {name}", "vit-train", *settings)
+    assert not Path("some/run").exists()
+    monkeypatch.setitem(sys.modules, name, fake)
+    run.succeeds("vit-train", *settings, "train.max_minutes=1e-9")
+    run.succeeds("vit-train", "resume=some/run", "train.max_minutes=null")
+    curves = EventAccumulator("some/run").Reload()
+    for tag in ("loss/train", "acc/val", "test/acc"):
+        points = {
+            named.get("step", values[-1]): values[0][tag]
+            for call, values, named in fake.calls
+            if call == "log" and tag in values[0]
+        }
+        shown = curves.Scalars(tag)
+        assert list(points.values()) == pytest.approx([each.value for each in shown])
+        if tag != "test/acc":  # which TensorBoard shows as a hyperparameter's metric, at step 0
+            assert list(points) == [each.step for each in shown]
+    assert [call for call, *_ in fake.calls if call in ("start", "end")] == ["start", "end"] * 2
+
+
+def test_training_continues_without_a_tracker_that_fails(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = FakeTracker("trackio")
+    fake.log = lambda *values, **named: 1 / 0
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    said = run.succeeds("vit-train", *SMALL, "trackers=[trackio]").said + caplog.text
+    assert said.count("trackers: no longer sending to trackio: division by zero") == 1

@@ -10,6 +10,7 @@ DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "m
 DEVICE_TEXT = "auto (a GPU if there is one), cpu, cuda, one GPU of several (cuda:1) or mps (Apple)."
 # True to compile, false not to; auto: only on a GPU.
 COMPILE = ("auto", True, False)
+TRACKERS = ("trackio", "wandb", "mlflow")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 
 

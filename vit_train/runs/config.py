@@ -19,6 +19,7 @@ from vit_train.engine.config import (
     DEVICES,
     OPTIM_CONFIGS,
     PRECISIONS,
+    TRACKERS,
     AdamWConfig,
     CheckpointConfig,
     DistributedConfig,
@@ -51,7 +52,7 @@ UNNAMED = {"optim": "adamw"}
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
     *("checkpoint.keep", "checkpoint.keep_every", "checkpoint.on_error", "distributed."),
-    *("name", "notes"),
+    *("name", "notes", "trackers"),
     *("device", "data.root", "data.cache", "data.download", "data.urls"),
 )
 # Settings that change results only by rounding; on a GPU, train.micro_batch also changes dropout.
@@ -101,6 +102,12 @@ class TrainConfig(Settings):
         None, "Name of the run, for its folder and the tables of vit-results; null: none."
     )
     notes: str | None = setting(None, "What the run is for, shown in the tables of vit-results.")
+    trackers: list[str] = setting(
+        list,
+        "Also send the curves to these trackers, each an installed package: trackio (local), "
+        "wandb or mlflow.",
+        choices=TRACKERS,
+    )
     init_from: str | None = setting(
         None,
         "Start from pretrained weights: a run (its folder or a checkpoint), a file or folder "

@@ -55,7 +55,7 @@ class CheckpointManager(Callback):
     `make` returns a checkpoint; its tensors change with the trainer's later steps. `flush` writes
     the reports; after an OSError, its next call tries again. `flush` takes at most SHARE of the
     time, but is also called before each checkpoint, so that the reports up to the checkpoint's step
-    are always written first.
+    are always written first. `saved` is called after each checkpoint.
     """
 
     def __init__(
@@ -64,9 +64,10 @@ class CheckpointManager(Callback):
         config: CheckpointConfig,
         make: Callable[[Trainer], Checkpoint],
         flush: Callable[[], None],
+        saved: Callable[[], None],
     ) -> None:
         self.last_path, self.best_path = folder / LAST, folder / BEST
-        self.config, self.make, self.flush = config, make, flush
+        self.config, self.make, self.flush, self.saved = config, make, flush, saved
         self.unwritten_best: Checkpoint | None = None
         self.time, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
         self.saved_at = time.monotonic()
@@ -150,6 +151,7 @@ class CheckpointManager(Callback):
             self._save_best()
             self._write(self.last_path, self.make(trainer), self.config.keep)
         self.saved_at = time.monotonic()
+        self.saved()
 
     def _save_best(self) -> None:
         """Save the best epoch if it is pending; the last checkpoint, saved later, refers to it."""

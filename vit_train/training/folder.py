@@ -43,6 +43,7 @@ from vit_train.training.terminal import (
     warn_of_uneven_classes,
     without_same,
 )
+from vit_train.training.trackers import Trackers
 
 
 class RunFolder:
@@ -67,7 +68,7 @@ class RunFolder:
         self.csv = MetricsCsv(path / "metrics.csv")
         self.pictures = Pictures(setup, self.board, path / "pictures.png")
         self.checkpoints = CheckpointManager(
-            path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
+            path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush, self.send
         )
         # Checkpoints come last, because they include the lengths of the other reports.
         self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
@@ -106,12 +107,19 @@ class RunFolder:
         for report in (self.board, self.csv, self.pictures):
             report.flush()
 
+    def send(self) -> None:
+        """Send the points that the last checkpoint covers to the trackers."""
+        for step, values in self.board.points.items():
+            self.trackers.log(values, step)
+        self.board.points.clear()
+
     def open(self) -> None:
         """Write everything that is known before the first step.
 
         First cut the reports of a resumed run to their lengths at the checkpoint. Only now is
         the checkpoint known to fit the run.
         """
+        self.trackers = Trackers(self.config.trackers, self.path, self.settings)
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
             remove_partial(self.path / CHECKPOINTS)
@@ -150,7 +158,11 @@ class RunFolder:
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
         self.show_test(results, trainer.step)
-        self.board.close(self.settings, final_metrics(results, trainer.best), chosen_settings())
+        final = final_metrics(results, trainer.best)
+        self.board.close(self.settings, final, chosen_settings())
+        if final:
+            self.trackers.log(final, trainer.step)
+        self.trackers.close()
         self.flush()
         if results and trainer.stopped_early:
             logger.info(

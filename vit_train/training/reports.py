@@ -129,6 +129,8 @@ class TensorBoard(Callback):
         # Sorting by name sorts by time.
         self.path = folder / f"events.out.tfevents.{time.time():017.6f}"
         self.written, self.unwritten = 0, bytearray()
+        # The points since the last checkpoint: values by tag, by step.
+        self.points: defaultdict[int, dict[str, float]] = defaultdict(dict)
         self.add(Event(file_version="brain.Event:2"))
 
     @property
@@ -184,6 +186,7 @@ class TensorBoard(Callback):
                 self.scalar(tag, value, log.step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
+        self.points[step][tag] = value
         self.add(Event(summary=scalar(tag, value), step=step))
 
     def close(

@@ -1,0 +1,75 @@
+"""`trackers=`: send a run's curves to Trackio, Weights & Biases or MLflow as well."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from vit_train.base.log import logger
+from vit_train.base.reading import flatten
+from vit_train.base.text import reason
+
+
+class Tracker(Protocol):
+    """A tracker with the run of a folder, which may exist from before the run was resumed."""
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Add values by tag."""
+
+    def close(self) -> None:
+        """End the run."""
+
+
+class Wandb:
+    """Weights & Biases, or Trackio, which has the same functions."""
+
+    def __init__(self, module: Any, folder: Path, settings: dict[str, Any]) -> None:
+        known = {"id": folder.name} if module.__name__ == "wandb" else {}
+        project = folder.absolute().parent.name
+        self.run = module.init(
+            project=project, name=folder.name, config=settings, resume="allow", **known
+        )
+        self.close = self.run.finish
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.run.log(values, step=step)
+
+
+class Mlflow:
+    """MLflow, which finds an earlier run by its name."""
+
+    def __init__(self, module: Any, folder: Path, settings: dict[str, Any]) -> None:
+        module.set_experiment(folder.absolute().parent.name)
+        query = f"attributes.run_name = '{folder.name}'"
+        found = module.search_runs(filter_string=query, output_format="list")
+        module.start_run(run_id=found[0].info.run_id if found else None, run_name=folder.name)
+        if not found:  # MLflow allows no changes, such as of train.max_minutes
+            module.log_params({key: str(value)[:500] for key, value in flatten(settings)})
+        self.log, self.close = module.log_metrics, module.end_run
+
+
+def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Tracker:
+    """Open one of TRACKERS; raise ValueError if its package is not installed."""
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"trackers=[{name}] needs a package: pip install {name}") from error
+    return (Mlflow if name == "mlflow" else Wandb)(module, folder, settings)
+
+
+class Trackers:
+    """The trackers of a run; one that fails is left out, so that training continues."""
+
+    def __init__(self, names: list[str], folder: Path, settings: dict[str, Any]) -> None:
+        self.opened = {name: open_tracker(name, folder, settings) for name in names}
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, tracker in list(self.opened.items()):
+            try:
+                tracker.log(values, step)
+            except Exception as error:  # of the network, or of the package
+                logger.warning(f"trackers: no longer sending to {name}: {reason(error)}")
+                del self.opened[name]
+
+    def close(self) -> None:
+        for tracker in self.opened.values():
+            tracker.close()
