@@ -150,11 +150,17 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     (pair,) = read_json(Path("mine/results.json"))["pairs"]
     found = (pair["only_first"], pair["only_second"], pair["images"])
     assert found == (only_first, only_second, 60)
-    assert f"Only A (a) is right on {only_first} images" in outcome.out
+    named = "A (ema_decay=null)", "B (ema_decay=0.9)"
+    assert f"Only {named[0]} is right on {only_first} images" in outcome.out
     differing = [row["image"] for row in csv_rows("mine/differences.csv")]
     assert differing == [x["image"] for x, y in pairs if x["predicted"] != y["predicted"]]
     page = Path("mine/report.html").read_text(encoding="utf-8")
     assert "train.ema_decay" in page and "McNemar" in page and 'src="data:image/png' in page
+    assert all(name in page for name in named) and "Training curves" in page
+    titles = "".join(f"<th>{cell}</th>" for cell in ("class", *named, "A − B"))
+    difference = 100 * (only_first - only_second) / 6  # of the 6 images of each class
+    by_class = re.findall(r"<td>([+-].+)</td></tr>", page[page.index(titles) :])
+    assert len(by_class) == 10 and sum(map(float, by_class)) == pytest.approx(difference, abs=0.1)
     assert not [*Path("a").glob("eval-*"), *Path("b").glob("eval-*")]
 
 
@@ -164,8 +170,5 @@ def test_an_advantage_on_the_compared_images_is_said(run: Run, small_run: SmallR
     run.says("The epoch was chosen on these images", "vit-eval", *compared)
     (page,) = Path("a").glob("eval-val-vs-*/report.html")
     text = page.read_text(encoding="utf-8")
-    assert (
-        "A (a/best): The epoch was chosen on these images" in text
-        and "B (b): The epoch" not in text
-        and "B (last): The" not in text
-    )
+    assert "A (ema_decay=null): The epoch was chosen on these images" in text
+    assert "B (ema_decay=0.9): The epoch" not in text

@@ -117,7 +117,9 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
     models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
-    both = comparison_page(models, [in_words(pair), "<i>seen</i>"], settings, pictures)
+    both = comparison_page(
+        models, [in_words(pair), "<i>seen</i>"], settings, [[NAMES[2], "5.00"]], pictures
+    )
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]
         assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)

@@ -17,9 +17,16 @@ from vit_train.engine.metrics import Classification, Paired, Predictions
 from vit_train.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.evaluation.pages import comparison_page
 from vit_train.figures.charts import Figure, save
+from vit_train.figures.charts import curves as draw_curves
 from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
-from vit_train.results.summaries import settings_of
-from vit_train.runs.paths import CHECKPOINTS
+from vit_train.results.summaries import (
+    read_curve,
+    settings_of,
+    short_name,
+    short_value,
+    smallest_key,
+)
+from vit_train.runs.paths import CHECKPOINTS, summary_file
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta
 
@@ -41,7 +48,9 @@ def compare_checkpoints(config: EvalConfig) -> None:
     beside, against = runs[0].folder, file_name("-".join(places[1:]).replace("/", "-"))
     folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
     require_own_folder(folder)
-    names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
+    settings = different_settings(runs)
+    marks = setting_labels(settings) or places
+    names = [f"{letter} ({mark})" for letter, mark in zip(letters, marks, strict=True)]
     results = [run.result for run in runs if isinstance(run.result, Classification)]
     found = {name: each.predictions for name, each in zip(names, results, strict=True)}
     pairs = compared(found)
@@ -51,6 +60,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     for pair in combinations(names, 2):
         figure = draw_differences({name: found[name] for name in pair}, images.images, classes)
         pictures[" and ".join(pair)] = save(figure, folder / f"{pair[0][0]}-{pair[1][0]}.png")
+    drawn = common_curves(runs, names)
+    curves = save(drawn, folder / "curves.png") if drawn else None
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
     verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
@@ -58,9 +69,48 @@ def compare_checkpoints(config: EvalConfig) -> None:
     write_text(folder / "differences.csv", csv_text(table))
     write_text(
         folder / "report.html",
-        comparison_page(contents, verdicts, different_settings(runs), pictures),
+        comparison_page(contents, verdicts, settings, by_class(results, classes), pictures, curves),
     )
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
+
+
+def common_curves(runs: Sequence[Evaluated], names: Sequence[str]) -> Figure | None:
+    """Draw the training curves of all runs, or return None if a run has no metrics.csv."""
+    try:
+        found = [read_curve(summary_file(run.meta.path)) for run in runs]
+    except (OSError, ValueError):  # damaged
+        return None
+    if not all(found):
+        return None
+    groups = [(name, [curve]) for name, curve in zip(names, found, strict=True)]
+    return draw_curves(groups, ("loss", "acc"), "validation")
+
+
+def by_class(results: Sequence[Classification], classes: Sequence[str]) -> list[list[str]]:
+    """Return a row for each class with images: its name, and each model's accuracy in percent.
+
+    For two models, add the first's accuracy minus the second's, and sort by its size.
+    """
+    counts = np.array(results[0].per_class_count)
+    shares = 100 * np.array([each.per_class_correct for each in results]) / counts.clip(1)
+    numbers = np.flatnonzero(counts).tolist()
+    if len(results) == 2:
+        shares = np.vstack((shares, shares[0] - shares[1]))
+        numbers.sort(key=lambda number: -abs(shares[2, number]))
+    signs = [".2f"] * len(results) + ["+.2f"]
+    return [
+        [printable(classes[number]), *map(format, shares[:, number], signs)] for number in numbers
+    ]
+
+
+def setting_labels(settings: Sequence[Sequence[str]]) -> list[str]:
+    """Return, for each model, the fewest settings that set it apart; [] if none differ."""
+    keys, *models = zip(*settings, strict=True) if settings else [()]
+    flat = [dict(zip(keys, values, strict=True)) for values in models]
+    shown = smallest_key(flat, keys)
+    return [
+        ", ".join(f"{short_name(key)}={short_value(each[key])}" for key in shown) for each in flat
+    ]
 
 
 def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:

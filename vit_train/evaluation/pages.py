@@ -118,12 +118,15 @@ def comparison_page(
     models: Sequence[dict[str, Any]],
     verdicts: Sequence[str],
     settings: Sequence[Sequence[str]],
+    by_class: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
+    curves: bytes | None = None,
 ) -> str:
     """Return the page for several models, each with a name and the content of its results.json.
 
     `verdicts` compare the models in words; `settings` lists the settings that differ, with each
-    model's value.
+    model's value; `by_class` lists the classes, with each model's accuracy and, for two models, the
+    difference. `curves` is a PNG file.
     """
     return render(
         "evaluation",
@@ -132,5 +135,7 @@ def comparison_page(
         models=models,
         verdicts=verdicts,
         settings=settings,
+        by_class=by_class,
         pictures=pictures,
+        curves=curves,
     )
