@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit_train.results.table import read_groups, table
+from vit_train.results.gather import read_groups
+from vit_train.results.table import table
 
 TABLE = re.compile(r"(<!-- vit-results ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 100

@@ -38,9 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # 8,000 statements held all of the program once; what is added since, to compare runs, needs more.
 MOST = {
-    "statements in vit_train": 8_250,
+    "statements in vit_train": 8_300,
     "statements in tests": 10_200,
-    "files": 113,
+    "files": 115,
     "rooms": 14,
     "floors": 7,
     "modules that vit-predict imports": 60,

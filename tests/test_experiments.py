@@ -13,12 +13,12 @@ from hydra import compose, initialize_config_dir
 from test_docs import ROOT, anchors
 
 from vit_train.model.build import count_flops
+from vit_train.results.gather import read_groups
 from vit_train.results.table import (
     ACCURACY,
     each_once,
     machine,
     minutes,
-    read_groups,
     short_commit,
     tflop,
 )

@@ -13,15 +13,14 @@ from scipy import stats
 
 from vit_train.engine.metrics import wilson_interval
 from vit_train.results.differences import LAST_LOOK, Difference, find_baseline
+from vit_train.results.gather import gather
+from vit_train.results.plots import by_training_images, plots
 from vit_train.results.summaries import group_runs, read_summaries
 from vit_train.results.table import (
     ACCURACY,
     TERMINAL,
-    by_training_images,
     ends,
-    gather,
     interval,
-    plots,
     short_table,
     table,
     time_in_steps,
@@ -476,3 +475,25 @@ def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
     assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
     assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
     assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"
+
+
+def test_a_search_is_sorted_and_each_setting_drawn(tmp_path: Path) -> None:
+    rates = [0.0012345678, 0.2, 0.03, 0.001, 0.4]
+    runs = [
+        summary(
+            0.5 + rate,
+            0,
+            {"config.optim.lr": rate, "config.optim.weight_decay": 1 - rate},
+            curve=None,
+        )
+        for rate in rates
+    ]
+    shown, _ = gather([written(tmp_path, *runs)], None, None)
+    (best, *_, last) = cells((tmp_path / "results.md").read_text(encoding="utf-8"))
+    assert (best["lr"], last["lr"]) == ("0.4", "0.001") and "lr=0.00123" in shown
+    figure = plots(group_runs(runs))["settings.png"]
+    rate, decay = figure.axes
+    assert (rate.get_xlabel(), rate.get_xscale(), decay.get_xscale()) == ("lr", "log", "linear")
+    assert sorted(rate.lines[0].get_xdata()) == sorted(rates)
+    few = plots(group_runs(runs[:4]))
+    assert "settings.png" not in few

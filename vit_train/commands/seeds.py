@@ -19,7 +19,8 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
     settings.
     """
     from vit_train.results.differences import LAST_LOOK, difference
-    from vit_train.results.table import common_measure, read_groups
+    from vit_train.results.gather import read_groups
+    from vit_train.results.table import common_measure
 
     rest = [each for each in flags.overrides if each != AUTO]
     rest.append("hydra.sweep.subdir=seed_${seed}_${hydra.job.num}")

@@ -123,6 +123,7 @@ Files are written into the folder given, or the one that contains all folders gi
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
   images.png    the results by training-set size, if the runs have three or more sizes
+  settings.png  validation results by each searched setting, if five or more values were tried
 Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -142,7 +143,7 @@ Existing files with these names are replaced.""",
     )
     with short_errors("vit-results"):
         arguments = parser.parse_args()
-        from vit_train.results.table import gather
+        from vit_train.results.gather import gather
 
         text, out = gather(arguments.runs, arguments.out, arguments.baseline)
         print(text)

@@ -1,7 +1,7 @@
 """Charts, drawn with matplotlib's object interface, which needs no display."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +121,19 @@ def lines(series: Sequence[Series], title: str) -> Figure:
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
     axes.minorticks_off()
     axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def scatters(panels: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
+    """Draw a panel for each setting: a dot for each run's value and result."""
+    figure = Figure(figsize=(3.4 * len(panels), 3.2), dpi=110, layout="constrained")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (name, points) in zip(all_axes, panels.items(), strict=True):
+        values = [value for value, _ in points]
+        axes.plot(*zip(*points, strict=True), "o", color=PALETTE[0], markersize=4)
+        axes.set(xlabel=name, xscale="log" if max(values) > 10 * min(values) > 0 else "linear")
+        make_plain(axes)
+    all_axes[0].set_ylabel(title)
     return figure
 
 

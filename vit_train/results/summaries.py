@@ -74,8 +74,12 @@ def short_name(key: str) -> str:
 
 
 def short_value(value: Any) -> str:
-    """Return a setting's value as text, shortened to fit into a table."""
-    return shortened(str(value), 60)
+    """Return a setting's value as text, shortened to fit into a table.
+
+    Of a number with many digits, as a search tries, keep three.
+    """
+    is_long = isinstance(value, float) and len(str(value)) > 8
+    return f"{value:.3g}" if is_long else shortened(str(value), 60)
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -1,28 +1,20 @@
-"""`vit-results`: the summaries of many runs as one Markdown table and plots."""
+"""The tables of `vit-results`."""
 
-import os
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from vit_train.base.text import csv_text, markdown_cell, printable
-from vit_train.base.writing import write_text
+from vit_train.base.text import markdown_cell, printable
 from vit_train.engine.metrics import interval_of_mean, is_uneven
-from vit_train.figures.charts import Curve, Figure, Row, Series, curves, dots, lines, save
-from vit_train.results.differences import difference, find_baseline
+from vit_train.figures.charts import Curve
+from vit_train.results.differences import difference
 from vit_train.results.summaries import (
     Group,
-    group_runs,
-    read_summaries,
     short_name,
     short_value,
-    validated_on,
 )
-
-PLOTS = ("results.png", "images.png", "curves.png")
 
 
 @dataclass(frozen=True)
@@ -276,84 +268,3 @@ def short_commit(run: dict[str, Any]) -> str:
 
 def each_once(texts: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(filter(None, texts)))
-
-
-def plots(groups: Sequence[Group]) -> dict[str, Figure]:
-    """Return the plots by file name.
-
-    results.png shows the final results. images.png shows the results by number of training images,
-    if there are at least three such numbers. curves.png shows the training curves, if every run has
-    its metrics.csv.
-    """
-    measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
-    rows = [
-        Row(each.label(), measure.points(each), interval(each), measure.text(measure.final(each)))
-        for each in groups
-    ]
-    figures = {"results.png": dots(rows, measure.title)}
-    sizes = by_training_images(groups, measure)
-    if any(len(places) > 2 for _, places in sizes):
-        figures["images.png"] = lines(sizes, measure.title)
-    if all(run["curve"] for run in runs):
-        histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
-        figures["curves.png"] = curves(
-            histories, ("loss", "acc") if measure is ACCURACY else ("loss",), validated_on(runs)
-        )
-    return figures
-
-
-def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return results by number of training images, one series per combination of other settings."""
-    series: dict[str, dict[int, list[float]]] = {}
-    for group in groups:
-        places = series.setdefault(group.label("data.train_subset"), {})
-        for images in group.values("images", "train")[:1]:  # the same for all runs in a group
-            places.setdefault(int(images), []).extend(measure.points(group))
-    return [(label, sorted(places.items())) for label, places in series.items()]
-
-
-def require_complete(run: dict[str, Any]) -> None:
-    """Raise ValueError, naming the file, if a summary lacks a number that tables or plots need."""
-    try:
-        for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
-            table([group], group)
-            run_rows([group])
-            by_training_images([group], common_measure([group]))
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{run['file']} was not written by vit-train") from error
-
-
-def read_groups(paths: Sequence[Path]) -> list[Group]:
-    """Return the finished runs in these folders and files; raise ValueError for damaged ones."""
-    runs = read_summaries(paths)
-    for run in runs:
-        require_complete(run)
-    return group_runs(runs)
-
-
-def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tuple[str, Path]:
-    """Write results.md, results.csv and all possible plots into a folder.
-
-    Return a table for the terminal, and the folder. Without `out`, use the folder given or, for
-    several paths, the folder that contains all of them. Show the other groups' differences to the
-    group with the settings `baseline`, by default the first.
-    """
-    groups = read_groups(paths)
-    first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
-    out = out or folder_beside(paths)
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "results.md", table(groups, first) + "\n")
-    write_text(out / "results.csv", csv_text(run_rows(groups)))
-    for name in PLOTS:  # an earlier one may belong to other runs
-        (out / name).unlink(missing_ok=True)
-    for name, figure in plots(groups).items():
-        save(figure, out / name)
-    return short_table(groups, first), out
-
-
-def folder_beside(paths: Sequence[Path]) -> Path:
-    """Return the single folder given or, for other paths, the folder that contains them all."""
-    if len(paths) == 1 and paths[0].is_dir():
-        return paths[0]
-    parent = os.path.commonpath([path.parent.resolve() for path in paths])
-    return Path(os.path.relpath(parent))
