@@ -150,7 +150,8 @@ class Run:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Forget, after the test, the parts and modules that it registers."""
-    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, sys.modules)
+    own = (MODEL_CONFIGS, BUILDERS, NUMBERS)
+    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, *own, sys.modules)
     with ExitStack() as unchanged:
         for table in tables:
             unchanged.enter_context(patch.dict(table))

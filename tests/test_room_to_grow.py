@@ -291,6 +291,23 @@ class Notes(Callback):
         print("noted epoch", trainer.epoch)
 
 CALLBACKS.append(Notes)
+
+from vit_train.figures.measures import NUMBERS
+from vit_train.model.build import BUILDERS
+from vit_train.model.config import MODEL_CONFIGS, ModelConfig
+
+NUMBERS["sureness"] = lambda predictions: float(predictions.confidence.mean())
+
+@dataclass
+class FlatConfig(ModelConfig):
+    name: str = "flat"
+
+class Flat(nn.Sequential):
+    def __init__(self, config, image_size, channels, classes):
+        super().__init__(nn.Flatten(), nn.Linear(channels * image_size**2, classes))
+
+MODEL_CONFIGS["flat"] = FlatConfig
+BUILDERS[FlatConfig] = Flat
 """
 
 
@@ -303,7 +320,7 @@ CHOSEN = [
 def test_parts_of_a_module_work_with_every_command(
     run: Run, small_run: SmallRun, registries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of docs/extending.md and a callback, in a module of the current folder."""
+    """Those of docs/extending.md, a callback, a metric and a model, in a module of this folder."""
     code = "\n".join([*blocks(ROOT / "docs/extending.md", "python"), NOTES])
     Path("my_parts.py").write_text(code, encoding="utf-8")
     before = sys.path[:]
@@ -316,14 +333,19 @@ def test_parts_of_a_module_work_with_every_command(
     run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
     run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")
     run.says("noted epoch 2", "vit-train", own, "resume=run", "train.max_minutes=null")
-    assert float(csv_rows("run/metrics.csv")[1]["train_half"]) > 1
+    last = csv_rows("run/metrics.csv")[1]
+    assert float(last["train_half"]) > 1 and 0.1 < float(last["val_sureness"]) < 1
+    few = [each for each in SMALL if not each.startswith("model.")]
+    run.succeeds("vit-train", own, *few, "model=flat", "hydra.run.dir=flat")
     assert len(EventAccumulator("run").Reload().Scalars("half/train")) > 1
     small_run("finished", "other")
     write_images("photos", ["a.png"], size=(32, 32))
     monkeypatch.setenv("VIT_TRAIN_IMPORT", "my_parts")
     for command in (
         "vit-eval ckpt=run",
-        "vit-eval ckpt=[run,other]",
+        "vit-eval ckpt=[run,other,flat]",
+        "vit-train config=run seed=1 train.max_minutes=1e-9",
+        "vit-predict ckpt=flat images=photos",
         "vit-predict ckpt=run images=photos",
         "vit-explain ckpt=run images=photos",
         "vit-export ckpt=run format=torch",
