@@ -62,8 +62,8 @@ TRAIN = {
     "data.cv_folds=5 data.cv_fold=0 data.val=none": "takes validation images from the training",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
-    "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 would",
-    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 122,880 GB",
+    "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 pixels would",
+    "data.test_images=20000000000": "images of 32 by 32 pixels would take 122,880 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "at most 32",
     # models that are too large
     f"{FEW} model.embed_dim=200000": "choose a smaller model",

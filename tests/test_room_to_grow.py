@@ -305,7 +305,8 @@ def test_parts_of_a_module_work_with_every_command(
     own, folder = "import=my_parts", "hydra.run.dir=run"
     for missing in ("positions=ramp", "schedule=quadratic", "activation=relu2"):
         (setting,) = (each for each in CHOSEN if missing in each)
-        run.fails("; if your own module registers it, add import=", "vit-train", *SMALL, setting)
+        words = f"; if your own module registers {setting.partition('=')[2]}, add import="
+        run.fails(words, "vit-train", *SMALL, setting)
     assert sys.path == before  # the folder may be somebody else's
     run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
     run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")

@@ -332,7 +332,8 @@ def require_bounded_memory(
     tables = [table for each in positions for table in each.parameters()]
     require_memory(
         bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
-        f"an image of {image_size} by {image_size}, with this model's positions and attention,",
+        f"an image of {image_size} by {image_size} pixels, with this model's positions and "
+        "attention,",
         "choose a smaller data.image_size",
     )
 
