@@ -213,9 +213,9 @@ TYPED = {
     "vit-eval --config-dir some --config-name config": "--config-name is only for vit-train",
     f"{OWN} --config-name confg": "vit-train: there is no confg.yaml\n",
     # what belongs to another choice
-    "vit-train task.teacher=run": "task.teacher here: it needs task=distill",
+    "vit-train task.teacher=run": "the setting task.teacher exists only with task=distill",
     "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
-    "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: it needs model=vit",
+    "vit-train model=cnn model.embed_dim=32": "model.embed_dim exists only with model=vit",
     "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
     "vit-train resume=run/config.yaml": "this file is not in a run's folder: name the run's folder",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
@@ -264,7 +264,7 @@ TYPED = {
     # what an encoder or a teacher cannot do
     f"vit-train {FEW} task=reconstruct model.positions=none": "a decoder needs absolute positions",
     f"vit-train {FEW} task=reconstruct model.positions=relative": "needs absolute positions",
-    f"vit-train {FEW} task=reconstruct task.given_rows=3": "there is no setting task.given_rows",
+    f"vit-train {FEW} task=reconstruct task.given_rows=3": "the setting task.given_rows exists",
     f"vit-train {FEW} task=reconstruct model=resnet": "but model.name=resnet",
     f"vit-train {FEW} task=autoregress task.given_rows=8": "leaves nothing to predict",
     f"{NEW} init_from=mae model.depth=1": "to match it, set model.depth=2\n",

@@ -93,7 +93,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     rows = csv_rows("run/metrics.csv")
     assert all(abs(float(row["val_overconfidence"])) <= 1 for row in rows)
     assert Path("run/eval-test-last/confidence.png").stat().st_size > 500
-    words = "there is no setting model.depth here: it needs model=vit"
+    words = "the setting model.depth exists only with model=vit"
     run.fails(words, "vit-train", "model=mlp", "model.depth=3")
     for table, name in (
         (DATA_CONFIGS, "stripes"),
