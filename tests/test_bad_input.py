@@ -99,7 +99,7 @@ TRAIN = {
     f"{FEW} model.positions=rotary": "none, learned, learned_2d, relative",
     "device=cpu precision=fp16": "precision=fp32",
     "optim=lion": "there is no optim=lion: choose from adamw, muon, sgd",
-    "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
+    "optim.name=lion": "optim.name=lion cannot be set: use optim=NAME",
     "augment=stong": "there is no augment=stong: choose from light, none, strong\n",
     "model=huge": "there is no model=huge: choose from base, cnn",
     "augment=[light,stong]": "vit-train: there is no augment=stong\n",
@@ -122,7 +122,7 @@ TRAIN = {
     "checkpoint=3": "checkpoint: Invalid type assigned: int is not a subclass of CheckpointConfig",
     "model=cnn model.widths=[]": "model.widths must be a list of 1 to 50 numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths[0]=0 must be at least 1",
-    "model.name=cnn": "model.name=cnn cannot be set: choose with model=",
+    "model.name=cnn": "model.name=cnn cannot be set: use model=NAME",
     # names that are none
     "modle.depth=3": "there is no setting modle: did you mean model?",
     "optim.learning_rate=1": "optim.learning_rate",
@@ -235,8 +235,8 @@ TYPED = {
     # what this checkpoint cannot do
     "vit-eval ckpt=run data.image_size=33": "must divide the image size 33",
     "vit-eval ckpt=run out=/proc/evaluation": "/proc/evaluation: ",
-    "vit-eval ckpt=[run]": "ckpt=[A,B] compares 2 to 8 checkpoints",
-    "vit-eval ckpt=[run,run] tta=flip": "tta= and robustness= are for one checkpoint",
+    "vit-eval ckpt=[run]": "ckpt=[A,B,…] must name 2 to 8 checkpoints",
+    "vit-eval ckpt=[run,run] tta=flip": "tta= and robustness= work with one checkpoint only",
     "vit-eval ckpt=mae tta=flip": "classifiers",
     "vit-eval ckpt=mae robustness=true": "classifiers",
     "vit-eval ckpt=[mae,run]": "classifiers",

@@ -181,7 +181,9 @@ def test_predictions_need_no_optimizer_and_no_data_source(
         ["vit-train", *SMALL, "model.patch_size=4", "init_from=runs/own", "hydra.run.dir=next"],
     ):
         run.succeeds(*command)
-    run.fails("only by the program that registers it", "vit-eval", "ckpt=runs/own")
+    run.fails(
+        "if your own module registers this source, add import=MODULE", "vit-eval", "ckpt=runs/own"
+    )
     assert run.succeeds("vit-results", "runs").out.count("| plain_sgd |") == 1
 
 
