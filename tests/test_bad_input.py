@@ -219,7 +219,7 @@ TYPED = {
     "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
     "vit-train resume=run/config.yaml": "this file is not in a run's folder: name the run's folder",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
-    "vit-eval ckpt=run data.root=run": "drawn, not read from a folder: add data.name=folder",
+    "vit-eval ckpt=run data.root=run": "generated, not read from a folder: add data.name=folder",
     "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",
     "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
     "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
@@ -346,7 +346,7 @@ def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
         config.write_text(content, encoding="utf-8")
         outcome = run.fails("file of --config-name=config must", *own, "--config-name", "config")
         assert "begin with 'defaults: [train, _self_]'" in outcome.err
-        assert "the command in its summary.json" in outcome.err
+        assert "To repeat a run, use config=" in outcome.err
     config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")
     run.says("device: cuda", *own, "--config-name", "config", "--cfg", "job")
 

@@ -138,7 +138,7 @@ class TrainConfig(Settings):
         if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
             raise ValueError(
                 "task.class_weights=auto and data.sampler=balanced both compensate for classes "
-                "of unequal size: choose one of the two"
+                "of unequal size: choose one of them"
             )
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(
