@@ -211,7 +211,7 @@ TYPED = {
     "vit-explain -m ckpt=a,b": "--multirun is only for vit-train",
     "vit-export -m ckpt=a,b": "--multirun is only for vit-train",
     "vit-eval --config-dir some --config-name config": "--config-name is only for vit-train",
-    f"{OWN} --config-name confg": "vit-train: there is no confg.yaml\n",
+    f"{OWN} --config-name confg": "vit-train: there is no config file confg.yaml\n",
     # what belongs to another choice
     "vit-train task.teacher=run": "the setting task.teacher exists only with task=distill",
     "vit-train experiment=heads model.depht=3": "there is no setting model.depht",

@@ -1,4 +1,4 @@
-"""Checks that data and models fit into the machine's RAM, made before memory is allocated."""
+"""Check, before memory is allocated, that data and models fit into the machine's RAM."""
 
 import os
 
@@ -53,9 +53,10 @@ SPLIT_BYTES = 6
 
 
 def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:
-    """Raise ValueError if `images` images of `size` by `size` pixels do not fit into the RAM.
+    """Raise ValueError if the machine's RAM is too small for this many images.
 
-    The message begins with `settings`, the settings that determine the size of the data.
+    `images` is the number of images, each of `size` by `size` pixels. The message begins with
+    `settings`, the names and values of the settings that determine both.
     """
     require_memory(
         images * size**2 * bytes_per_pixel,

@@ -1,4 +1,4 @@
-"""Reading of JSON and YAML from untrusted files, which checks the size of every value first.
+"""Read JSON and YAML from untrusted files, and limit the size of the values.
 
 A file of a few hundred bytes can describe a value that takes forever to traverse. Examples are a
 list that contains itself, and forty nested mappings, each of which contains the next one twice.
@@ -51,10 +51,10 @@ def require_plain(value: Any, what: str, nodes: int) -> None:
 
 
 def require_config(stored: Any, what: str) -> None:
-    """Raise Refused unless `stored` is a mapping of plain values without interpolations.
+    """Raise Refused unless `stored` is a mapping of plain values, without an interpolation.
 
     An interpolation such as `${oc.env:NAME}` could put a secret from the environment into an error
-    message.
+    message. `require_plain` lists the plain values.
     """
     require_plain(stored, what, CONFIG_NODES)
     if not isinstance(stored, dict):

@@ -24,7 +24,7 @@ PER_IMAGE = ThreadGenerators()
 
 @contextlib.contextmanager
 def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
-    """Within the block, draw each image's random numbers in this thread from its own generator.
+    """Within the block, use a separate random generator for each image in this thread.
 
     `indices` are the indices of this thread's images in the whole batch. A generator depends only
     on the seed, the step and the image's index, so that an image gets the same dropout however the
@@ -47,7 +47,7 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw a tensor shaped like `like` (B,…) whose values are 1 with `probability`, otherwise 0."""
+    """Return a tensor shaped like `like` (B,…): each value is 1 with `probability`, otherwise 0."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)

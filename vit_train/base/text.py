@@ -74,7 +74,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def shortened(title: str, length: int = 22) -> str:
-    """Escape control characters in a title; cut a title longer than `length`, ending with "…"."""
+    """Escape control characters in a title, and shorten the title to `length` characters.
+
+    A shortened title ends with "…".
+    """
     title = printable(title)
     return title if len(title) <= length else f"{title[: length - 1]}…"
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
     """Yield a new file that replaces `path` when the block ends without an error.
 
-    Rename up to `keep` older versions of the file, so that `generations` finds them.
+    Keep up to `keep` older versions of the file, renamed so that `generations` finds them.
 
     Other programs see either the old file or the complete new file. If `path` is a symbolic link,
     replace the link, not the link's target. If the block fails, no file changes. Raise Refused if
@@ -66,7 +66,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_partial(folder: Path, seconds: float = 0) -> None:
-    """Remove the *.partial files that killed processes left at least `seconds` ago."""
+    """Remove a folder's *.partial files that are at least `seconds` old.
+
+    Such files are left by killed processes.
+    """
     for path in folder.glob("*.partial"):
         with contextlib.suppress(OSError):  # another process has just finished it
             if time.time() - path.lstat().st_mtime >= seconds:
@@ -96,8 +99,8 @@ def open_to_append(path: Path) -> IO[str]:
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     """Keep the first `start` bytes of a file, and replace all later bytes with `content`.
 
-    If `start` is 0, create the file if it does not exist; otherwise, raise FileNotFoundError if it
-    does not exist. Raise Refused for a symbolic link, and for a path that is not a regular file.
+    A missing file is created if `start` is 0; otherwise, raise FileNotFoundError. Raise Refused for
+    a symbolic link, and for a path that is not a regular file.
     """
     require_own_file(path)
     with path.open("r+b" if start else "wb") as file:
@@ -112,7 +115,7 @@ class InUse(ValueError):
 
 @contextlib.contextmanager
 def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
-    """Within the block, hold a lock on the file `path`, which no other process can hold meanwhile.
+    """Within the block, hold an exclusive lock on the file `path`.
 
     If another process already holds the lock, log the message `waiting` and wait for the lock; if
     `waiting` is "", raise InUse. If the file system does not support locks, log a warning and

@@ -44,7 +44,7 @@ def refuse(message: str) -> NoReturn:
 
 
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
-    """Check that arguments have the form key=value, and quote paths for Hydra's grammar.
+    """Check that the settings have the form key=value, and quote their paths for Hydra's grammar.
 
     `paths` are the settings whose values are paths; `groups` are the groups that the command
     accepts. Raise ValueError for any other group, and for an argument without the form key=value.
@@ -57,17 +57,17 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
         key, _, value = each.lstrip("+~").partition("=")
         if key in GROUPS and key not in groups and not value.startswith("{"):
             raise ValueError(
-                f"{key}= cannot be set here: it comes from the checkpoint (--help lists the "
-                "settings)"
+                f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
+                "lists the settings)"
             )
     return [quote_path(each, paths) for each in settings]
 
 
 def quote_path(setting: str, paths: Sequence[str]) -> str:
-    """Return the argument key=value, with an existing path quoted for Hydra's grammar.
+    """Return the argument key=value; if the value is a path, quote it for Hydra's grammar.
 
-    Only the settings in `paths` have paths as values. A leading ~ is replaced with the home folder,
-    because shells do not expand ~ after a key with a dot.
+    The value is a path if the key is in `paths`, and the path exists or begins with ~. A leading ~
+    is replaced with the home folder, because shells do not expand ~ after a key with a dot.
     """
     key, _, value = setting.partition("=")
     is_path = key in paths and (value.startswith("~") or exists(value))
@@ -122,9 +122,9 @@ def read_command(
 ) -> argparse.Namespace:
     """Parse the command line and return the flags; for --version and --help, print and exit.
 
-    The flags include the settings, as `overrides`. `about` is the first part of the help. Raise
-    ValueError for invalid settings or flags. Of Hydra's flags, only those in FLAGS are valid,
-    unless `any_flag` is true.
+    The flags include the settings, as `overrides`. `about` is the first part of the help; `groups`
+    and `paths` are as in `checked`. Raise ValueError for invalid settings or flags. Of Hydra's
+    flags, only those in FLAGS are valid, unless `any_flag` is true.
     """
     if "--version" in sys.argv:
         print(version_line())
@@ -164,7 +164,7 @@ def choices(group: str, folders: Sequence[Path]) -> list[str]:
 
 
 def described(config: DictConfig, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a config as YAML, with a setting's help text in a comment before it."""
+    """Yield the lines of a config as YAML, with each help text in a comment above its setting."""
     kind: Any = OmegaConf.get_type(config)
     container: Any = OmegaConf.to_container(config)
     texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
@@ -183,14 +183,14 @@ def described(config: DictConfig, indent: str = "") -> Iterator[str]:
 def console_command(
     settings: type[Config], groups: Mapping[str, str | None] = {}, paths: Sequence[str] = ()
 ) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
-    """Return a decorator that makes a console command of a function that takes `settings`.
+    """Return a decorator that turns a function into a console command.
 
-    The command reads the settings from the command line. The function `vit_eval` becomes the
-    command `vit-eval`, and the function's docstring becomes the first part of the help. `groups`
-    maps each group of conf/ that the command accepts to the default choice, or to None. `paths` are
-    the settings whose values are paths; for a path without a key, the error message suggests the
-    first of them. PyTorch is imported only within the function, so that invalid settings are
-    reported at once.
+    The function takes an instance of the dataclass `settings`, whose values the command reads from
+    the command line. The function `vit_eval` becomes the command `vit-eval`, and the function's
+    docstring becomes the first part of the help. `groups` maps each group of conf/ that the command
+    accepts to the default choice, or to None. `paths` are the settings whose values are paths; for
+    a path without a key, the error message suggests the first of these settings. PyTorch is
+    imported only within the function, so that invalid settings are reported at once.
     """
 
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:

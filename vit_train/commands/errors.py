@@ -122,7 +122,7 @@ def no_such_choice(error: MissingConfigException) -> str:
     """Return the message for a missing preset or config file; list the available presets."""
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
     if not group:
-        return f"there is no {choice}.yaml"
+        return f"there is no config file {choice}.yaml"
     known = f": choose from {', '.join(error.options)}" if error.options else ""
     adding = "\nto add Optuna and Slurm, run pip install -e '.[sweeps]' in the checkout"
     return f"there is no {group}={choice}{known}{adding if group.startswith('hydra/') else ''}"
@@ -139,11 +139,11 @@ EXPECTED = (
 
 @contextlib.contextmanager
 def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
-    """Within the block, report errors that the user can fix in a short message, and exit.
+    """Exit with a short message if the block raises an error that the user can fix.
 
-    Other errors keep their traceback, and HYDRA_FULL_ERROR=1 keeps the traceback of all errors. If
-    the user has not set this variable, this function sets it, so that Hydra does not print errors
-    itself. `kind` is the dataclass of the command's settings.
+    Other errors keep their traceback; with HYDRA_FULL_ERROR=1, all errors do. If the user has not
+    set this variable, this function sets it, so that Hydra does not print errors itself. `kind` is
+    the dataclass of the command's settings.
     """
     print_signs_in_any_encoding()
     if SHOW_TRACEBACKS:

@@ -1,6 +1,6 @@
 """The settings of an earlier run, for `resume=`, `extend=`, `fork=` and `config=`.
 
-An argument on the command line may change only some settings of the earlier run.
+With `config=`, the command line may change any of these settings; otherwise, only some of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ KEPT = (
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return `config` if the unfinished run in `folder` has the same settings, otherwise None.
+    """Return `config` if the run in `folder` has the same settings, otherwise None.
 
     Settings that may change when a run is resumed are not compared. In the returned config,
     init_from= and task.teacher= name a single run instead of a folder of runs, and precision=auto
@@ -62,7 +62,7 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """Return the settings of the run that `extend=` names, with the changes on the command line.
 
     Unless the command line sets optim.warmup_epochs, scale the warm-up in proportion to the number
-    of epochs, to at most half of them. Raise ValueError if the run is not finished, or if the
+    of epochs, to at most half of the epochs. Raise ValueError if the run is not finished, or if the
     command line changes a setting that does not fit the run's saved state.
     """
     folder = finished_run(composed.extend)
@@ -165,7 +165,7 @@ def keys_of(overrides: Sequence[str]) -> list[str]:
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return the settings that must not change, as far as changing `key` would change them.
+    """Return the names of settings that must not change, but that changing `key` would change.
 
     `key` is a setting or a group. For an `experiment`, which may change any setting, return all
     settings that must not change. `settings` are the names of all settings of the run.
@@ -178,9 +178,10 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 def may_change(key: str, argument: str) -> bool:
     """Return True if `argument`, one of CONTINUED, allows the setting `key` of a run to change.
 
-    With resume=, only settings that change results by no more than rounding may change. The
-    precision may always change, because another machine may not support the run's precision; the
-    summary records the precision of every step.
+    With resume=, only settings that change results by no more than rounding may change; extend= and
+    fork= also allow those in EXTENDED that are not in KEPT; config= allows all. The precision may
+    always change, because another machine may not support the run's precision; the summary records
+    the precision of every step.
     """
     if key == "precision" or argument == "config" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True

@@ -87,8 +87,8 @@ class Sweep:
     def errors(self, settings: HydraConf) -> Iterator[None]:
         """Print and record an error of a job instead of raising it, so that the sweep continues.
 
-        Only Hydra's BasicLauncher runs jobs in this process. Other launchers report errors
-        themselves, so errors are raised.
+        Launchers other than Hydra's BasicLauncher run jobs in other processes, and report errors
+        themselves; with such a launcher, errors are raised.
         """
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
@@ -196,8 +196,8 @@ def continue_run(
 ) -> Outcome:
     """Continue the run in `folder` from the checkpoint `named` or, if None, the last checkpoint.
 
-    `config_of` returns the run's settings, given this checkpoint, or None if there is no
-    checkpoint. If the run is finished, print how to extend it instead.
+    `config_of` takes the path of this checkpoint, or None without a checkpoint, and returns the
+    run's settings. If the run is finished, print how to extend the run instead.
     """
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.training.train import train_in_held_folder
@@ -220,7 +220,8 @@ def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
 
     The folder is named after the first of these that is given: name=; the run that is extended,
     forked or repeated; the experiment; the `choices` of data, model and task. With data=folder, the
-    name of the user's image folder replaces the name of the data. `now` is TIME.
+    name of the user's image folder replaces the name of the data. `now` is TIME. With resume=,
+    return "." for now, because the run already has a folder.
     """
     data, task, root = choices["data"], choices["task"], _root_.data.get("root")
     if _root_.resume is not None:  # the real folder, the run's own, is found later

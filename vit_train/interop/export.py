@@ -1,4 +1,4 @@
-"""`vit-export`: write a trained model in another format, check it, and write a model card."""
+"""`vit-export`: write a trained model in another format, check the result, and describe it."""
 
 from collections.abc import Iterator, Sequence
 from importlib import util
@@ -69,7 +69,7 @@ def require_format_holds(model: Deployed, name: str) -> None:
 
 
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield the sets of images, uint8 (N,C,S,S), for checking the export, each with a name.
+    """Yield names and sets of images, uint8 (N,C,S,S), with which the export is checked.
 
     The first set is random; the second has the test images, if they can be loaded.
     """

@@ -1,6 +1,6 @@
 """The formats of `vit-export`: how to write a model, and how to reopen the export as a check.
 
-To add a format, add an entry to FORMATS_BY_NAME and its name to the choices of ExportConfig.format.
+To add a format, add it to FORMATS_BY_NAME, and add its name to the choices of ExportConfig.format.
 """
 
 import contextlib
@@ -126,8 +126,8 @@ class Format:
     def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
         """Write the exported model and its model card to `out`.
 
-        `check` takes the function, from images to logits, of the reopened export, and returns the
-        model card. If `check` raises an error, no files remain.
+        `check` takes the reopened export, a function from images to logits, and returns the model
+        card. If `check` raises an error, no files remain.
         """
         with refusals("the format cannot represent"):
             content = self.content(model)
@@ -160,7 +160,10 @@ def refusals(problem: str) -> Iterator[None]:
 
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
-    """Export the model with torch.export, as a program from images (N,C,S,S) to logits (N,K)."""
+    """Export the model with torch.export, as a program from images (N,C,S,S) to logits (N,K).
+
+    The program accepts any number N of images.
+    """
     parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
@@ -229,8 +232,8 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
 def plain_config(model: VisionTransformer) -> ViTConfig:
     """Return the config of the model as exported to other libraries.
 
-    All layers have biases there, some of them zeros, and positions in a single table count as
-    learned.
+    Other libraries expect biases in all layers, so missing biases are exported as zeros. Positions
+    in a single table count as learned.
     """
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"

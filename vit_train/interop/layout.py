@@ -22,7 +22,7 @@ LAYER_SCALE = 1e-5
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts from a library's config files; all other facts follow from the model's weights."""
+    """Facts about a model, from a library's config files; other facts follow from the weights."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Layout:
         return ours, list(theirs)
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
-        """Return this program's weights under the library's names and in its shapes."""
+        """Return this program's weights under the names and in the shapes of the library."""
         table = self.table(len(state))
         result: State = {}
         for key, value in state.items():
@@ -115,7 +115,7 @@ class Layout:
 
 
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the settings of `model` that follow from the names and shapes of the weights.
+    """Return the settings in the group `model` that the names and shapes of the weights determine.
 
     Raise Refused if the weights are not those of a Vision Transformer.
     """

@@ -45,7 +45,7 @@ BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 def with_first_position(state: State) -> State:
     """Add a position of zeros for the class token if only the patches have positions.
 
-    Such models include DeiT-III and FlexiViT.
+    Only the patches have positions in DeiT-III and FlexiViT.
     """
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count = positions.shape[1]

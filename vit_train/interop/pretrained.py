@@ -180,8 +180,8 @@ def assumptions(
 ) -> dict[str, Any]:
     """Return assumed values for the settings that do not follow from the weights.
 
-    The values come from `wanted` if its width equals that of the weights, and otherwise from the
-    library's usual values. `shown` has the settings that follow from the weights.
+    The values come from `wanted` if they fit the weights, and otherwise from the library's usual
+    values. `shown` has the settings that follow from the weights.
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0

@@ -26,7 +26,7 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of another library's weights at `path`, which is a file or a folder.
+    """Return the file of weights at `path`, which is a file or a folder.
 
     Return None if `path` is missing, or is a checkpoint, a run or a folder of runs. Raise Refused
     for a folder that contains neither weights nor a run.
@@ -45,7 +45,7 @@ def weights_file(path: Path) -> Path | None:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the state dict in a file and, for safetensors, the file's metadata; otherwise {}.
+    """Return the state dict and the metadata of a file; only safetensors files have metadata.
 
     Raise Refused if the file has no state dict, or cannot be read without running code.
     """

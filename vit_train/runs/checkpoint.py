@@ -47,7 +47,7 @@ class Extended:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts about a trained model, stored in its checkpoint."""
+    """Facts about a trained model, stored in the model's checkpoint."""
 
     classes: list[str]
     versions: dict[str, str]
@@ -142,7 +142,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return True if a file's metadata marks the file as a checkpoint, even if it is damaged."""
+    """Return True if a file's metadata marks the file as a checkpoint, even a damaged one."""
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             return KEY in (file.metadata() or {})
@@ -151,7 +151,10 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
-    """Split a checkpoint into JSON values, with {TENSOR: name} for tensors, and named tensors."""
+    """Split a checkpoint into JSON values and a dict of tensors.
+
+    Among the JSON values, {"tensor": NAME} stands for the tensor called NAME.
+    """
     tensors: State = {}
 
     def plain(value: Any, name: str) -> Any:
@@ -181,7 +184,7 @@ def together(plain: Any, tensors: State) -> Checkpoint:
         if isinstance(value, dict):
             if value.keys() == {TENSOR} and isinstance(value[TENSOR], str):
                 if value[TENSOR] not in tensors:
-                    raise Refused(f"it has no tensor {value[TENSOR][:80]}")
+                    raise Refused(f"the tensor {value[TENSOR][:80]} is missing")
                 return tensors[value[TENSOR]]
             return {key: filled(each) for key, each in value.items()}
         return [filled(each) for each in value] if isinstance(value, list) else value

@@ -163,7 +163,7 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
 
 
 def readable(config: TrainConfig) -> TrainConfig:
-    """Return a config made in Python, checked and converted as when read from a checkpoint.
+    """Check a config made in Python, and return it as it would be read from a checkpoint.
 
     Raise ValueError if a group has an unregistered class, or if a value has the wrong type.
     """
@@ -171,8 +171,8 @@ def readable(config: TrainConfig) -> TrainConfig:
         kind = type(getattr(config, group))
         if kind not in classes.values():
             raise ValueError(
-                f"{kind.__name__} could not be read back from this run's checkpoints: give "
-                f"it a unique name, and register it first: {group.upper()}_CONFIGS[NAME] = "
+                f"{kind.__name__} could not be read back from this run's checkpoints: "
+                f"first register the class under a unique name: {group.upper()}_CONFIGS[NAME] = "
                 f"{kind.__name__}"
             )
     return from_checkpoint(asdict(config))
@@ -232,9 +232,9 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
 def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
     """Return the schema of a saved run's config: the settings of the run's choices, with defaults.
 
-    A choice that is not registered, such as a user's own model, has an unknown schema. If its group
-    is `needed`, raise ValueError; otherwise, use only the settings that all choices of the group
-    share.
+    A choice that is not registered, such as a user's own model, has an unknown schema. If the group
+    of this choice is `needed`, raise ValueError; otherwise, use only the settings that all choices
+    of the group share.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():

@@ -62,7 +62,7 @@ def evaluated_images(
 
 
 def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
-    """Return the run's data settings, replaced by those `given` on the command line.
+    """Return the run's data settings, overridden by the settings `given` on the command line.
 
     If the data source differs from the run's, start from the defaults of the new source. Raise
     ValueError for an unknown source, or for a setting that the source does not have.
@@ -124,10 +124,11 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load images and split them as in training; add the validation images of the run's own data.
+    """Load images and split them as in training.
 
-    Images at a different size than in training do not count as the run's own data, because they
-    would give a different temperature.
+    If the images are the run's own, also return the run's validation images. Images at a different
+    size than in training do not count as the run's own, because they would give a different
+    temperature.
     """
     data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
@@ -144,7 +145,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
     if config.image_size != meta.config.data.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
-    logger.warning("the images are not those of the training run")
+    logger.warning("these images differ from the images of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently
         one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
         every = data.train.with_others(data.test) if one_tree else data.test
@@ -179,7 +180,7 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
 def left_out(count: int) -> str:
     """Return a note that `count` images are left out, because the model has seen them; "" for 0."""
     return (
-        f"{counted(count, 'image')} left out because this model, or one that it learned "
+        f"{counted(count, 'image')} left out because this model, or a model that it learned "
         "from, was trained or validated on them."
         if count
         else ""

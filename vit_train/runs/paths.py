@@ -45,7 +45,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run: its folder, best validation score (None without one) and exit status.
+    """The outcome of a run: its folder, best validation score (or None) and exit status.
 
     The exit status is 128 + N after signal N, otherwise 0. `finished` is False if a signal or
     train.max_minutes stopped the run.
@@ -137,9 +137,10 @@ def resume_command(run: Path) -> str:
 
 
 def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
-    """Return the run's folder for the argument `key`=`name`, and the checkpoint if `name` is one.
+    """Return the run's folder and the checkpoint that the argument `key`=`name` names.
 
-    Without a checkpoint in `name`, the second result is None. Raise ValueError if there is no run.
+    The checkpoint is None if `name` is a run's folder. Raise ValueError if `name` is neither a
+    run's folder nor a checkpoint in a run's folder.
     """
     path = Path(name)
     named = path if path.is_file() else None
@@ -193,7 +194,7 @@ def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
     """Within the block, lock a folder for a new run; yield the folder's path.
 
-    If the folder already contains a run or is locked, try its name with -2, -3 and so on; but if
+    If the folder already contains a run or is locked, append -2, -3 and so on to its name; but if
     the user `named` the folder, raise InUse. If the run ends before its first step, remove its
     files and empty folders.
     """
@@ -211,7 +212,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Within the block, lock the folder; on exit, remove its lock and log if no run has begun.
+    """Within the block, lock the folder; on exit, remove the new lock and log if no run has begun.
 
     Raise InUse if the folder already contains a run or is locked.
     """

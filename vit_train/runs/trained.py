@@ -150,7 +150,9 @@ class Trained(NamedTuple):
         look faulty, for example because their images have only one color.
         """
         if not self.meta.task.needs_labels:
-            raise ValueError(f"task={self.meta.config.task.name} does not classify images")
+            raise ValueError(
+                f"task={self.meta.config.task.name} does not classify images: choose a classifier"
+            )
         at_once = min(AT_ONCE, self.at_once)
         for first in range(0, len(images), at_once):
             read: list[Tensor | str] = []
@@ -327,7 +329,9 @@ def checked_task(
     _, model = at_size(trained_size)
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
-        raise ValueError("the checkpoint's weights do not match its config")
+        raise ValueError(
+            "the checkpoint's weights do not match its config: the file must be damaged"
+        )
     task, model = at_size(image_size or trained_size)
     require_bounded_memory(config, model, task.image_shape)
     return task
