@@ -41,9 +41,11 @@ class EvalDataConfig(Settings):
     group: ClassVar[str] = "data"
 
     name: str | None = setting(
-        None, "A different source of images than the run's, for example folder."
+        None, "The source of the images, for example folder; null: the run's own source."
     )
-    root: str | None = setting(None, "The folder that holds the images.")
+    root: str | None = setting(
+        None, "The folder that holds the images; null: the run's own folder."
+    )
     download: bool = setting(
         False,
         "Download missing images. The run's own value is ignored, because the run may be "
@@ -51,12 +53,14 @@ class EvalDataConfig(Settings):
     )
     image_size: int | None = setting(
         None,
-        "Evaluate at a different image size than in training; learned positions are interpolated.",
+        "The image size; null: as in training. At another size, learned positions are "
+        "interpolated.",
         at_least=1,
     )
     on_error: str | None = setting(
         None,
-        "What to do with image files that cannot be decoded: stop and list them, or skip them.",
+        "What to do with image files that cannot be decoded: stop and list them, or skip them; "
+        "null: as in training.",
         choices=ON_ERROR_CHOICES,
     )
     max_pixels: int | None = setting(
@@ -66,8 +70,8 @@ class EvalDataConfig(Settings):
     )
     val_subset: int | None = setting(
         None,
-        "Use only this many validation images, stratified by class. From the run's own images, "
-        "vit-eval also fits a temperature on this subset, but does not save the temperature.",
+        "Use only this many validation images, stratified by class. If the images are the run's "
+        "own, vit-eval also fits a temperature on this subset, without saving the temperature.",
         at_least=1,
     )
     test_subset: int | None = setting(
@@ -88,10 +92,14 @@ class EvalConfig(TrainedConfig):
     split: str = setting(
         "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")
     )
-    batch_size: int | None = setting(None, "Number of images per batch.", at_least=1)
+    batch_size: int | None = setting(
+        None, "Number of images per batch; null: as in training.", at_least=1
+    )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     precision: str | None = setting(
-        None, "The precision: fp32, tf32, bf16 or fp16.", choices=PRECISIONS
+        None,
+        "fp32, tf32, bf16 or fp16; null: as in training, or fp32 if the device lacks it.",
+        choices=PRECISIONS,
     )
     tta: str = setting(
         "none",
@@ -158,7 +166,8 @@ class ExplainConfig(TrainedConfig):
     method: str = setting(
         "relevance",
         "relevance: the regions that raised the class's logit; rollout: attention combined "
-        "over all layers; attention: the attention of one layer; all: all three side by side.",
+        "over all layers; attention: the attention of one layer (layer=); "
+        "all: all three side by side.",
         choices=("relevance", "rollout", "attention", "all"),
     )
     layer: int = setting(
@@ -168,7 +177,7 @@ class ExplainConfig(TrainedConfig):
     score: int = setting(
         0,
         "Also score the method on this many test images: by deleting patches and, where the "
-        "positions of objects are known, by the pointing game.",
+        "positions of objects are known, by the pointing game; 0: no score.",
         at_least=0,
     )
     out: str | None = setting(
@@ -178,8 +187,8 @@ class ExplainConfig(TrainedConfig):
     )
     html: str | None = setting(
         None,
-        "Write a web page instead of pictures: a single .html file in which the model runs "
-        "in a browser, on the first `count` test images and on any photo.",
+        "Instead of pictures, write a web page to this .html file. The page runs the model in the "
+        "browser, on the first `count` test images and on any photo.",
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
