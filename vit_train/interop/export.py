@@ -1,4 +1,4 @@
-"""`vit-export`: write a trained model in another format, check the result, and describe it."""
+"""`vit-export`: write a trained model in another format, check the result, add a model card."""
 
 from collections.abc import Iterator, Sequence
 from importlib import util
@@ -69,7 +69,7 @@ def require_format_holds(model: Deployed, name: str) -> None:
 
 
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and sets of images, uint8 (N,C,S,S), with which the export is checked.
+    """Yield the images to check the export with, as pairs of a name and uint8 (N,C,S,S).
 
     The first set is random; the second has the test images, if they can be loaded.
     """

@@ -133,7 +133,7 @@ class Format:
             content = self.content(model)
 
         def card(path: Path) -> str:
-            with refusals("vit-export cannot open"):
+            with refusals("vit-export cannot open the export of"):
                 answer = self.open(path, model)
             return check(answer)
 

@@ -92,7 +92,7 @@ class Meta(Facts):
 
 
 class Trained(NamedTuple):
-    """A trained model and its metadata; `model, meta = load(...)` unpacks it."""
+    """A trained model and its metadata; to unpack both, write `model, meta = load(...)`."""
 
     model: nn.Module
     meta: Meta
@@ -111,8 +111,8 @@ class Trained(NamedTuple):
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model's input: normalized float32 (C,S,S), at the model's size S.
 
-        An image of any size is scaled, and its center cropped. Raise ValueError for an image that
-        cannot be decoded.
+        An image of any size is scaled, then cropped to the center. Raise ValueError for an image
+        that cannot be decoded.
         """
         try:
             pixels = self.pixels(image)
@@ -146,8 +146,9 @@ class Trained(NamedTuple):
     ) -> Iterator[PredictionOrError]:
         """Yield each image's prediction or, for an image that cannot be decoded, the reason.
 
-        Only a few images are in memory at a time. Add files to `doubts` if they can be read but
-        look faulty, for example because their images have only one color.
+        Only a few images are in memory at a time. If `doubts` is given, add to it the files that
+        can be read but look faulty, for example because an image has only one color. Raise
+        ValueError if the model does not classify.
         """
         if not self.meta.task.needs_labels:
             raise ValueError(
@@ -253,7 +254,7 @@ def load(
     weights: str = "auto",
     image_size: int | None = None,
 ) -> Trained:
-    """Load a trained model, in eval mode, and its metadata.
+    """Load a trained model in eval mode onto `device`, with the model's metadata.
 
     To classify an image, call `load(path).predict("photo.jpg")`. To get the model itself, unpack
     the result: `model, meta = load(path)`.
@@ -317,7 +318,7 @@ def checked_task(
     if num_classes < 1 or trained_size < 1 or channels != CHANNELS:
         raise ValueError(
             f"the checkpoint has {counted(num_classes, 'class')} and images of "
-            f"{trained_size} by {trained_size} with {counted(channels, 'channel')}: it must "
+            f"{trained_size} by {trained_size} pixels with {counted(channels, 'channel')}: it must "
             f"have at least one class, a positive image size and {CHANNELS} channels"
         )
 
