@@ -145,7 +145,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
     if config.image_size != meta.config.data.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
-    logger.warning("these images differ from the images of the training run")
+    logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently
         one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
         every = data.train.with_others(data.test) if one_tree else data.test
