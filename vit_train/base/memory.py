@@ -56,7 +56,7 @@ def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: i
     """Raise ValueError if the machine's RAM is too small for this many images.
 
     `images` is the number of images, each of `size` by `size` pixels. The message begins with
-    `settings`, the names and values of the settings that determine both.
+    `settings`, the names and values of the settings that determine these numbers.
     """
     require_memory(
         images * size**2 * bytes_per_pixel,

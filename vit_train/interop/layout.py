@@ -115,7 +115,7 @@ class Layout:
 
 
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the settings in the group `model` that the names and shapes of the weights determine.
+    """Return the `model` settings that follow from the names and shapes of the weights.
 
     Raise Refused if the weights are not those of a Vision Transformer.
     """

@@ -137,8 +137,8 @@ class TrainConfig(Settings):
         super().__post_init__()
         if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
             raise ValueError(
-                "task.class_weights=auto and data.sampler=balanced both compensate for classes "
-                "of unequal size: choose one of them"
+                "task.class_weights=auto and data.sampler=balanced both compensate for "
+                "uneven classes: choose one of them"
             )
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(
