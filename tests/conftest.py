@@ -36,7 +36,9 @@ from vit_train.engine.optimizers import OPTIMIZERS
 from vit_train.engine.schedule import SCHEDULES
 from vit_train.engine.trainer import CALLBACKS
 from vit_train.figures import measures, sheet
-from vit_train.figures.measures import FIGURES
+from vit_train.figures.measures import FIGURES, NUMBERS
+from vit_train.model.build import BUILDERS
+from vit_train.model.config import MODEL_CONFIGS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.pos_embed import POSITIONS
 from vit_train.training import pictures, setup

@@ -62,8 +62,8 @@ TRAIN = {
     "data.cv_folds=5 data.cv_fold=0 data.val=none": "takes validation images from the training",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
-    "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 would",
-    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 122,880 GB",
+    "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 pixels would",
+    "data.test_images=20000000000": "images of 32 by 32 pixels would take 122,880 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "at most 32",
     # models that are too large
     f"{FEW} model.embed_dim=200000": "choose a smaller model",
@@ -99,7 +99,7 @@ TRAIN = {
     f"{FEW} model.positions=rotary": "none, learned, learned_2d, relative",
     "device=cpu precision=fp16": "precision=fp32",
     "optim=lion": "there is no optim=lion: choose from adamw, muon, sgd",
-    "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
+    "optim.name=lion": "optim.name=lion cannot be set: use optim=NAME",
     "augment=stong": "there is no augment=stong: choose from light, none, strong\n",
     "model=huge": "there is no model=huge: choose from base, cnn",
     "augment=[light,stong]": "vit-train: there is no augment=stong\n",
@@ -122,7 +122,7 @@ TRAIN = {
     "checkpoint=3": "checkpoint: Invalid type assigned: int is not a subclass of CheckpointConfig",
     "model=cnn model.widths=[]": "model.widths must be a list of 1 to 50 numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths[0]=0 must be at least 1",
-    "model.name=cnn": "model.name=cnn cannot be set: choose with model=",
+    "model.name=cnn": "model.name=cnn cannot be set: use model=NAME",
     # names that are none
     "modle.depth=3": "there is no setting modle: did you mean model?",
     "optim.learning_rate=1": "optim.learning_rate",
@@ -211,15 +211,15 @@ TYPED = {
     "vit-explain -m ckpt=a,b": "--multirun is only for vit-train",
     "vit-export -m ckpt=a,b": "--multirun is only for vit-train",
     "vit-eval --config-dir some --config-name config": "--config-name is only for vit-train",
-    f"{OWN} --config-name confg": "vit-train: there is no confg.yaml\n",
+    f"{OWN} --config-name confg": "vit-train: there is no config file confg.yaml\n",
     # what belongs to another choice
-    "vit-train task.teacher=run": "task.teacher here: it needs task=distill",
+    "vit-train task.teacher=run": "the setting task.teacher exists only with task=distill",
     "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
-    "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: it needs model=vit",
+    "vit-train model=cnn model.embed_dim=32": "model.embed_dim exists only with model=vit",
     "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
     "vit-train resume=run/config.yaml": "this file is not in a run's folder: name the run's folder",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
-    "vit-eval ckpt=run data.root=run": "drawn, not read from a folder: add data.name=folder",
+    "vit-eval ckpt=run data.root=run": "generated, not read from a folder: add data.name=folder",
     "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",
     "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
     "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
@@ -235,11 +235,12 @@ TYPED = {
     # what this checkpoint cannot do
     "vit-eval ckpt=run data.image_size=33": "must divide the image size 33",
     "vit-eval ckpt=run out=/proc/evaluation": "/proc/evaluation: ",
-    "vit-eval ckpt=[run]": "ckpt=[A,B] compares 2 to 8 checkpoints",
-    "vit-eval ckpt=[run,run] tta=flip": "tta= and robustness= are for one checkpoint",
+    "vit-eval ckpt=[run]": "ckpt=[A,B,…] must name 2 to 8 checkpoints",
+    "vit-eval ckpt=[run,run] tta=flip": "tta= and robustness= work with one checkpoint only",
     "vit-eval ckpt=mae tta=flip": "classifiers",
     "vit-eval ckpt=mae robustness=true": "classifiers",
     "vit-eval ckpt=[mae,run]": "classifiers",
+    "vit-export ckpt=run format=timm normalize=false": "only for format=onnx and format=torch",
     "vit-eval ckpt=[run,builtin:cifar10]": "have different classes",
     "vit-eval ckpt=run weights=ema": "this run kept no moving average of the weights",
     "vit-predict ckpt=mae images=x.jpg": "task=reconstruct does not classify images",
@@ -264,7 +265,7 @@ TYPED = {
     # what an encoder or a teacher cannot do
     f"vit-train {FEW} task=reconstruct model.positions=none": "a decoder needs absolute positions",
     f"vit-train {FEW} task=reconstruct model.positions=relative": "needs absolute positions",
-    f"vit-train {FEW} task=reconstruct task.given_rows=3": "there is no setting task.given_rows",
+    f"vit-train {FEW} task=reconstruct task.given_rows=3": "the setting task.given_rows exists",
     f"vit-train {FEW} task=reconstruct model=resnet": "but model.name=resnet",
     f"vit-train {FEW} task=autoregress task.given_rows=8": "leaves nothing to predict",
     f"{NEW} init_from=mae model.depth=1": "to match it, set model.depth=2\n",
@@ -346,7 +347,7 @@ def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
         config.write_text(content, encoding="utf-8")
         outcome = run.fails("file of --config-name=config must", *own, "--config-name", "config")
         assert "begin with 'defaults: [train, _self_]'" in outcome.err
-        assert "the command in its summary.json" in outcome.err
+        assert "To repeat a run, use config=" in outcome.err
     config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")
     run.says("device: cuda", *own, "--config-name", "config", "--cfg", "job")
 

@@ -213,7 +213,7 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
         found = evaluated(run, "larger", f"split={split}", "data.image_size=24")
         assert found[1] == words and (found[0] == trained) == (split == "test")
     new = write_images("photos", photos(range(10, 14)))
-    words = "27 images left out because this model, or one that it learned from"
+    words = "27 images left out because this model, or a model that it learned from"
     for more in ([], ["data.image_size=24"], ["data.image_size=24", "data.root=photos"]):
         images, caveat = evaluated(run, "grown", *more)
         assert images == trained | set(new) and words in caveat

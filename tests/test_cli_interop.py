@@ -125,7 +125,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "compressed.pth": (deflated(ZEROS), None, "its records are compressed"),
     "billion.pth": (
         *(pickled({"head.weight": HUGE}), None),
-        "head.weight has more numbers than the file holds",
+        "head.weight claims more numbers than the file contains",
     ),
     "damaged.pth": (deflated(ZEROS)[:-30], None, NEITHER),
     "pickle.pth": (pickle.dumps({}), None, NEITHER),
@@ -146,7 +146,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a lost block": (
         *({k: v for k, v in STATE.items() if "blocks.0.mlp" not in k}, None),
-        "it lacks complete blocks",
+        "it lacks the weights of the patch embedding or of the first block",
     ),
     "a weight of another shape": (
         *(STATE | {KEY: torch.ones(5, 16)}, None),
@@ -156,7 +156,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "whole numbers": (STATE | {KEY: STATE[KEY].long()}, None, "torch.int64"),
     "odd positions": (
         *(STATE | {"pos_embed": torch.ones(1, 12, 16)}, None),
-        "its 12 positions are not those of a square image",
+        "its 12 positions do not form a square grid",
     ),
     "a part of LayerScale": (
         *(STATE | {"blocks.0.ls1.gamma": ONE}, None),
@@ -182,15 +182,23 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),
         "do not exist in this program's Vision Transformer: blocks.0.layer_scale1.lambda1",
     ),
-    "an odd config": (HF, '{"num_attention_heads": "x"}', "lacks the number of heads"),
-    "another activation": (HF, '{"hidden_act": "relu"}', "its activation is relu, not"),
+    "an odd config": (
+        HF,
+        '{"num_attention_heads": "x"}',
+        "the number of heads and LayerNorm's eps",
+    ),
+    "another activation": (
+        HF,
+        '{"hidden_act": "relu"}',
+        "its activation is relu, but must be one of",
+    ),
     "another kind": (
         *({"beit.encoder.layer.0.lambda_1": ONE}, '{"model_type": "beit"}'),
         "its weights (beit.encoder.layer.0.lambda_1, …) are not those of a Vision Transformer of",
     ),
     "a mean that includes the class token": (
         *(STATE, '{"global_pool": "avg"}'),
-        "its head reads all tokens, not the class token alone",
+        "its head reads all tokens: with a class token",
     ),
     "no config": (HF, "[]", "config.json is not a JSON object"),
     "a broken config": (HF, '{"id2label": [1]}', "config.json does not describe a model"),

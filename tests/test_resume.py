@@ -161,7 +161,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> N
         run.says("run is finished", "vit-train", "resume=last.safetensors")
     for change, words in {
         "seed=1": "resume= cannot change seed",
-        "train.epochs=4": "leave it out or start a new run, or use fork=\n",
+        "train.epochs=4": "leave train.epochs out or start a new run, or use fork=\n",
         "+train.epoch=5": "did you mean train.epochs?",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)
@@ -185,7 +185,7 @@ def test_a_setting_that_training_depends_on_cannot_be_changed(
 ) -> None:
     small_run("interrupted")
     for change, words in {
-        "seed=1": "resume= cannot change seed (this run has seed=0): leave it",
+        "seed=1": "resume= cannot change seed (this run has seed=0): leave seed",
         "data=cifar10": "resume= cannot change data (",
         "optim.lr=0.1": "resume= cannot change optim.lr (",
         "experiment=quickstart": "resume= cannot change experiment (",

@@ -94,7 +94,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     rows = csv_rows("run/metrics.csv")
     assert all(abs(float(row["val_overconfidence"])) <= 1 for row in rows)
     assert Path("run/eval-test-last/confidence.png").stat().st_size > 500
-    words = "there is no setting model.depth here: it needs model=vit"
+    words = "the setting model.depth exists only with model=vit"
     run.fails(words, "vit-train", "model=mlp", "model.depth=3")
     for table, name in (
         (DATA_CONFIGS, "stripes"),
@@ -182,7 +182,9 @@ def test_predictions_need_no_optimizer_and_no_data_source(
         ["vit-train", *SMALL, "model.patch_size=4", "init_from=runs/own", "hydra.run.dir=next"],
     ):
         run.succeeds(*command)
-    run.fails("only by the program that registers it", "vit-eval", "ckpt=runs/own")
+    run.fails(
+        "if your own module registers this source, add import=MODULE", "vit-eval", "ckpt=runs/own"
+    )
     run.succeeds("vit-results", "runs")
     assert Path("runs/results.md").read_text(encoding="utf-8").count("| plain_sgd |") == 1
 
@@ -201,7 +203,7 @@ def test_what_could_not_be_read_back_is_not_trained(
     config = TrainConfig(model=model, data=data, train=LoopConfig(epochs=1, batch_size=20))
     config = replace(config, **{group: part})
     kind = type(part).__name__
-    with pytest.raises(ValueError, match=rf"register it first: {group.upper()}_CONFIGS.* = {kind}"):
+    with pytest.raises(ValueError, match=rf"unique name: {group.upper()}_CONFIGS.* = {kind}"):
         vit_train.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
@@ -328,7 +330,8 @@ def test_parts_of_a_module_work_with_every_command(
     own, folder = "import=my_parts", "hydra.run.dir=run"
     for missing in ("positions=ramp", "schedule=quadratic", "activation=relu2"):
         (setting,) = (each for each in CHOSEN if missing in each)
-        run.fails("; if your own module registers it, add import=", "vit-train", *SMALL, setting)
+        words = f"; if your own module registers {setting.partition('=')[2]}, add import="
+        run.fails(words, "vit-train", *SMALL, setting)
     assert sys.path == before  # the folder may be somebody else's
     run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
     run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")

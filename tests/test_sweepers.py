@@ -156,13 +156,15 @@ def test_seeds_are_added_until_two_settings_are_told_apart(
     monkeypatch.setattr(differences, "LAST_LOOK", 2)
     outcome = run.succeeds("vit-train", "-m", *sweep, *words)
     assert "embed_dim=16 minus embed_dim=8, 2 seeds: " in outcome.out
-    assert outcome.out.count("not decided") == 2 and "4 of 4 jobs finished" in outcome.out
+    assert outcome.out.count("not significant") == 2 and "4 of 4 jobs finished" in outcome.out
     monkeypatch.setattr(differences, "FIRST_LOOK", 2)
     monkeypatch.setattr(differences, "LEVEL", 1 - 1e-9)
     monkeypatch.setattr(differences, "LAST_LOOK", 10)
     outcome = run.succeeds("vit-train", *sweep, *words)  # the runs before are not repeated
     assert outcome.out.count("is finished") == 2
-    assert re.findall("2 seeds: .+: (.+)", outcome.out) == ["decided"]
+    assert re.findall("2 seeds: .+: (.+)", outcome.out) == ["significant"]
     blind = ["data.val=none", "hydra.sweep.dir=blind"]
     run.fails("needs validation results", "vit-train", *sweep, *words[:1], *blind)
-    run.fails("compares two settings, but this sweep has 1", "vit-train", *sweep, words[1][:-1])
+    run.fails(
+        "two combinations of settings, but this sweep has 1", "vit-train", *sweep, words[1][:-1]
+    )

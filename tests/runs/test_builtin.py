@@ -60,7 +60,7 @@ def test_the_data_of_a_builtin_model_are_where_those_of_new_runs_are(
     run.fails("cannot read CIFAR-10", "vit-eval", "ckpt=builtin:cifar10")
     assert builtin_checkpoint("outputs/x") is None
     monkeypatch.setenv("VIT_TRAIN_DATA", str(tmp_path / "elsewhere"))
-    words = "the data's classes are class 0, class 1"  # which are those found there
+    words = "the classes of the images (class 0, class 1"  # which are those found there
     run.fails(words, "vit-eval", "ckpt=builtin:cifar10")
 
 

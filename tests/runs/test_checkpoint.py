@@ -107,7 +107,7 @@ def test_what_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
         (lambda content, tensors: content.update(image_shape=[3, 8]), "image_shape must have 3"),
         (lambda content, tensors: content["classes"].append(1), r"classes\[2\] must be of ty"),
         (lambda content, tensors: content["model"].update(w=0.5), "model.w must be of type T"),
-        (lambda content, tensors: tensors.pop("model.w"), "it has no tensor model.w"),
+        (lambda content, tensors: tensors.pop("model.w"), "the tensor model.w is missing"),
         (lambda content, tensors: content.update(start={"step": 1.5}), "start.step must be of"),
     ):
         write(path, model={"w": torch.ones(2)})

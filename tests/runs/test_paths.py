@@ -55,7 +55,7 @@ def test_a_run_a_file_and_nothing_stand_for_themselves(tmp_path: Path) -> None:
 def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/one")
     small_run("interrupted", "runs/two")
-    words = "taking the newest finished run: runs/one"
+    words = "using the newest finished run: runs/one"
     run.says(words, "vit-eval", "ckpt=runs")
     assert Path("runs/one/eval-test/results.json").exists()
     assert load("runs")[1].path == Path("runs/one/checkpoints/best.safetensors")
@@ -63,9 +63,7 @@ def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: 
     run.says(words, "vit-train", *SMALL, *start)
     assert words in Path("new/train.log").read_text(encoding="utf-8")
     Path("runs/one/summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
-    words = (
-        "vit-eval: none of the runs in runs is finished: name an unfinished one to use it anyway\n"
-    )
+    words = "none of the runs in runs is finished: to use an unfinished run, name its own folder\n"
     run.fails(words, "vit-eval", "ckpt=runs")
 
 

@@ -307,7 +307,7 @@ def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatc
 
 def test_the_copy_of_a_split_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "memory_bytes", lambda: 2 * 80 * 3 * 16**2 - 1)
-    with pytest.raises(ValueError, match="80 images of 16 by 16 would take"):
+    with pytest.raises(ValueError, match="80 images of 16 by 16 pixels would take"):
         parts()
 
 

@@ -1,4 +1,4 @@
-"""Logging on the terminal and to a file."""
+"""Logging to the terminal and to files."""
 
 import contextlib
 import logging
@@ -14,14 +14,14 @@ logger = logging.getLogger("vit_train")
 
 
 def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
-    """Print the package's log lines, and other libraries' warnings, within the block."""
+    """Within the block, print the package's log lines and other libraries' warnings to stdout."""
     logger.setLevel(logging.INFO)
     return logged_by(logging.StreamHandler(sys.stdout), "%(message)s")
 
 
 @contextlib.contextmanager
 def logged_to(path: Path) -> Iterator[None]:
-    """Append all log lines, with their times, to this file within the block."""
+    """Within the block, append every log line, with a timestamp, to the file `path`."""
     with (
         open_to_append(path) as file,
         logged_by(logging.StreamHandler(file), "%(asctime)s %(message)s"),
@@ -30,7 +30,7 @@ def logged_to(path: Path) -> Iterator[None]:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formatter that makes every log line printable, on the terminal and in log files."""
+    """Log formatter that escapes control characters other than newlines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), keep="\n")

@@ -1,4 +1,4 @@
-"""The machine's memory, checked before anything is allocated."""
+"""Check, before memory is allocated, that data and models fit into the machine's RAM."""
 
 import os
 
@@ -6,7 +6,7 @@ from vit_train.base.text import counted
 
 
 def memory_bytes() -> float:
-    """Return the machine's memory in bytes; infinity if the system does not report it (Windows)."""
+    """Return the RAM in bytes, or infinity if the system does not report its size (Windows)."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError):
@@ -14,7 +14,10 @@ def memory_bytes() -> float:
 
 
 def require_memory(needed: float, what: str, advice: str) -> None:
-    """Raise ValueError if `what` needs more bytes of memory than this machine has."""
+    """Raise ValueError if the machine's RAM is smaller than `needed` bytes.
+
+    The message begins with `what`, the thing that needs the memory, and ends with `advice`.
+    """
     available = memory_bytes()
     if needed > available:
         raise ValueError(
@@ -24,10 +27,13 @@ def require_memory(needed: float, what: str, advice: str) -> None:
 
 
 def require_attention_fits(needed: float, image_size: int) -> None:
-    """Raise ValueError if the machine lacks the `needed` bytes for attention at this image size."""
+    """Raise ValueError if attention at `image_size` does not fit into the machine's RAM.
+
+    `needed` is the memory for attention in bytes; `image_size` is in pixels.
+    """
     require_memory(
         needed,
-        f"the attention between all patches of an image of {image_size} by {image_size}",
+        f"the attention between all patches of an image of {image_size} by {image_size} pixels",
         "choose a larger model.patch_size or a smaller image size",
     )
 
@@ -37,7 +43,7 @@ def gigabytes(count: float) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if the error means that Python or PyTorch, on any device, ran out of memory."""
+    """Return True for an out-of-memory error of Python or of PyTorch, on a CPU or a GPU."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
 
@@ -47,9 +53,13 @@ SPLIT_BYTES = 6
 
 
 def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:
-    """Raise ValueError, naming the `settings`, if this many images do not fit into memory."""
+    """Raise ValueError if the machine's RAM is too small for this many images.
+
+    `images` is the number of images, each of `size` by `size` pixels. The message begins with
+    `settings`, the names and values of the settings that determine these numbers.
+    """
     require_memory(
         images * size**2 * bytes_per_pixel,
-        f"{settings}: {counted(images, 'image')} of {size:,} by {size:,}",
+        f"{settings}: {counted(images, 'image')} of {size:,} by {size:,} pixels",
         "choose fewer or smaller images",
     )

@@ -1,8 +1,8 @@
-"""Plain values from untrusted files: a value's size is checked before other code walks the value.
+"""Read JSON and YAML from untrusted files, and limit the size of the values.
 
-A few hundred bytes can describe a value that takes forever to walk. Examples are forty nested
-mappings, each containing the next one twice, and a list that contains itself. YAML aliases can
-describe both.
+A file of a few hundred bytes can describe a value that takes forever to traverse. Examples are a
+list that contains itself, and forty nested mappings, each of which contains the next one twice.
+YAML aliases can describe both.
 """
 
 import difflib
@@ -21,14 +21,15 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Refused(ValueError):
-    """The kind, size or content of a file is not allowed."""
+    """Raised for a file whose type, size or content is not allowed."""
 
 
 def require_plain(value: Any, what: str, nodes: int) -> None:
     """Raise Refused unless a value consists of numbers, strings, None, mappings and sequences.
 
-    A value may have at most `nodes` parts, nested at most `DEPTH` deep. A part that occurs several
-    times counts each time, because other code walks it each time.
+    A value may contain at most `nodes` values, nested at most `DEPTH` levels deep. A value that
+    occurs several times counts each time. Keys must be strings or integers. `what` names the value
+    in the error message.
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
@@ -43,14 +44,17 @@ def require_plain(value: Any, what: str, nodes: int) -> None:
         elif isinstance(node, list | tuple):
             waiting += [(child, depth + 1) for child in node]
         elif not isinstance(node, PLAIN):
-            raise Refused(f"{what} contains a {type(node).__name__}, which is not a plain value")
+            raise Refused(
+                f"{what} contains a {type(node).__name__}: only "
+                "numbers, strings, null, lists and mappings are allowed"
+            )
 
 
 def require_config(stored: Any, what: str) -> None:
-    """Raise Refused for settings that are not plain or that contain an interpolation.
+    """Raise Refused unless `stored` is a mapping of plain values, without an interpolation.
 
-    An interpolation such as `${oc.env:NAME}` could put a secret from the environment into a
-    message.
+    An interpolation such as `${oc.env:NAME}` could put a secret from the environment into an error
+    message. `require_plain` lists the plain values.
     """
     require_plain(stored, what, CONFIG_NODES)
     if not isinstance(stored, dict):
@@ -60,9 +64,9 @@ def require_config(stored: Any, what: str) -> None:
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flatten {"model": {"depth": 6}} to [("model.depth", 6)].
+    """Flatten a nested config: {"model": {"depth": 6}} becomes [("model.depth", 6)].
 
-    Convert values other than numbers and strings to JSON.
+    Lists, None and all other values that are neither numbers nor strings become JSON text.
     """
     pairs: list[tuple[str, Any]] = []
     for key, value in config.items():
@@ -80,14 +84,20 @@ JSON_NODES = 1_000_000
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading; raise Refused if it is not regular, OSError if opening it fails."""
+    """Open a regular file to read bytes.
+
+    Raise Refused for a folder, a device or a pipe, and OSError if the file cannot be opened.
+    """
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
     return path.open("rb")
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean PATH?" for a missing path, or "" if no existing path is similar."""
+    """Return the hint ", did you mean PATH?" for a path that does not exist.
+
+    PATH is in the same folder and has the most similar name. Return "" if no name is similar.
+    """
     others = [each.name for each in path.parent.glob("*") if each != path]
     near = difflib.get_close_matches(path.name, others, 1)
     return f", did you mean {path.with_name(near[0])}?" if near else ""
@@ -96,8 +106,8 @@ def near_path(path: Path) -> str:
 def read_text(path: Path, limit: int) -> str:
     """Return a file's text; raise Refused if the file is not regular or exceeds `limit` bytes.
 
-    A device could be endless, and opening a pipe would block until something writes to it. Bytes
-    that are not UTF-8 become "�".
+    Devices and pipes are refused because a device may be endless, and opening a pipe blocks until
+    another process writes to the pipe. Bytes that are not valid UTF-8 become "�".
     """
     with open_regular(path) as file:
         content = file.read(limit + 1)
@@ -107,7 +117,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file; raise Refused, naming the file, if the file is invalid."""
+    """Return the value in a JSON file; raise Refused if the file is too large or not valid JSON."""
     text = read_text(path, JSON_BYTES)
     try:
         value = json.loads(text)
@@ -118,7 +128,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object, or {} if the file is missing; raise Refused if it is invalid."""
+    """Return the JSON object in a file, or {} if the file does not exist.
+
+    Raise Refused if the file is too large, is not valid JSON, or contains anything but an object.
+    """
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise Refused(f"{path} is not a JSON object")
@@ -126,22 +139,22 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> str:
-    """Return the text of a run's config.yaml.
+    """Return the text of a run's config.yaml; raise Refused if the text contains YAML aliases.
 
-    Raise Refused for aliases, because they let a short text describe a value of any size.
+    An alias lets a short text describe a value of any size.
     """
     text = read_text(path, CONFIG_BYTES)
     if any(getattr(event, "anchor", None) for event in yaml.parse(text, yaml.SafeLoader)):
-        raise Refused("it contains an alias (& or *)")
+        raise Refused("it contains an alias (& or *): write the value out in place of the alias")
     return text
 
 
 def typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Convert a value to a type; raise Refused, naming the part, if a part does not match.
+    """Return `value` converted to the type `kind`; raise Refused if the value does not match.
 
     `kind` may be a dataclass, list[…], dict[str, …], tuple[…], a union, Any or a class. A dataclass
     is made from a dict of its fields; fields with a default may be missing. An int is accepted as a
-    float, and a list as a tuple.
+    float, and a list as a tuple. `name` is the value's name in the error message.
     """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if kind is Any:
@@ -168,7 +181,10 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
 
 
 def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
-    """Make a dataclass from its fields' values; raise Refused if a required value is missing."""
+    """Return an instance of the dataclass `kind`, made from a dict of field values.
+
+    Ignore keys that are not fields. Raise Refused if a field without a default is missing.
+    """
     for field in fields(kind):
         if field.name not in values and field.default is field.default_factory is MISSING:
             raise Refused(f"{name}.{field.name} is missing".removeprefix("."))
@@ -182,7 +198,10 @@ def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
 
 
 def instance(value: Any, kind: Any, name: str) -> Any:
-    """Return a value if it is of this class (a bool is not an int); otherwise raise Refused."""
+    """Return `value` if it is an instance of the class `kind`; otherwise raise Refused.
+
+    A bool is not accepted as an int.
+    """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         wanted = getattr(kind, "__name__", "list")
         raise Refused(f"{name[:80]} must be of type {wanted}, not {type(value).__name__}")

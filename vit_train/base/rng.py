@@ -1,4 +1,4 @@
-"""Random numbers for dropout that depend on the image, not on the thread or its timing."""
+"""Random numbers for dropout that depend on the image, not on threads or timing."""
 
 import contextlib
 import functools
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """Each thread's own function that returns a generator for each image.
+    """Thread-local storage for a function that returns one generator for each image of a batch.
 
-    A thread without such a function uses PyTorch's global generator, which all threads share.
+    If a thread has no such function (None), the thread uses PyTorch's global generator.
     """
 
     generators: Callable[[], list[torch.Generator]] | None = None
@@ -24,10 +24,11 @@ PER_IMAGE = ThreadGenerators()
 
 @contextlib.contextmanager
 def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
-    """Within the block, give each of this thread's images its own generator.
+    """Within the block, use a separate random generator for each image in this thread.
 
-    `indices` are the images' indices in the whole batch. A generator depends only on the seed, the
-    step and the image's index, so that an image gets the same dropout however the batch is split.
+    `indices` are the indices of this thread's images in the whole batch. A generator depends only
+    on the seed, the step and the image's index, so that an image gets the same dropout however the
+    batch is split among threads.
     """
     # Making generators takes time, and most models do not need them.
     PER_IMAGE.generators = functools.cache(
@@ -40,13 +41,13 @@ def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterat
 
 
 def seeded_generator(seed: int, *key: int) -> torch.Generator:
-    """Make a generator that depends only on the seed and the key (NumPy's SeedSequence)."""
+    """Return a PyTorch generator that NumPy's SeedSequence seeds from `seed` and `key`."""
     state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw a tensor in the shape of `like` (B,…): each value is 1 with this probability, else 0."""
+    """Return a tensor shaped like `like` (B,…): each value is 1 with `probability`, otherwise 0."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)

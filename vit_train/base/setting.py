@@ -1,4 +1,4 @@
-"""Settings as data: dataclass fields with a help text and bounds, checked on creation."""
+"""Settings: dataclass fields with a help text and allowed values, checked on creation."""
 
 import math
 import operator
@@ -26,8 +26,9 @@ Entry = TypeVar("Entry")
 def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
     """Return a dataclass field with a help text and allowed values.
 
-    The `bounds`, named as in BOUNDS, apply to a number and to each number in a list, but not to
-    None. If `default` is callable, it is called to make the default of each instance.
+    `bounds` are keyword arguments with names from BOUNDS, such as at_least=1. Bounds apply to a
+    number and to each number in a list, but not to None. A callable `default` is called to make the
+    default value of each instance.
     """
     metadata = {"help": text, "choices": choices, "bounds": bounds}
     if callable(default):
@@ -36,13 +37,13 @@ def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **boun
 
 
 def seed_setting(default: int, text: str) -> Any:
-    """Return a field for a seed."""
+    """Return a dataclass field for a random seed from 0 to LARGEST_SEED."""
     return setting(default, text, at_least=0, at_most=LARGEST_SEED)
 
 
 @dataclass
 class Settings:
-    """Base of all settings; raises ValueError for values that are not allowed."""
+    """Base class of all settings; creation raises ValueError for values that are not allowed."""
 
     # The prefix of these settings' names on the command line; "" for none.
     group: ClassVar[str] = ""
@@ -55,7 +56,10 @@ class Settings:
 
 
 def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null: str) -> None:
-    """Raise ValueError if the value, or an item of a list, is not allowed."""
+    """Raise ValueError if `value` or, for a list, any item of the list is not allowed.
+
+    `or_null` ends the message: ", or null" if the setting may be null, otherwise "".
+    """
     if isinstance(value, list):
         for number, item in enumerate(value):
             require_allowed(f"{name}[{number}]", item, metadata, "")
@@ -64,7 +68,10 @@ def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null:
 
 
 def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
-    """Describe the requirement that a value violates, or return "" if the value is allowed."""
+    """Return the requirement that `value` violates, such as "at least 1".
+
+    Return "" if the value is allowed.
+    """
     choices, bounds = metadata.get("choices"), metadata.get("bounds", {})
     if choices and value not in choices:
         return f"one of: {', '.join(str(choice).lower() for choice in choices)}"
@@ -79,24 +86,27 @@ def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
 
 
 def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
-    """Return the entry called `name`; if there is none, raise ValueError that names `key`."""
+    """Return `table[name]`, the entry that the setting `key`=`name` selects.
+
+    Raise ValueError if there is no such entry.
+    """
     if name not in table:
         raise ValueError(
-            f"{key}={name} must be one of: {', '.join(table)}; if your own module registers it, "
-            "add import=MODULE"
+            f"{key}={name} must be one of: {', '.join(table)}; if your own module "
+            f"registers {name}, add import=MODULE"
         )
     return table[name]
 
 
 def registered(table: Mapping[type, Entry], settings: object) -> Entry:
-    """Return the table's entry for the settings' class or, failing that, for its nearest base.
+    """Return the entry of a table for the class of `settings` or for its nearest base class.
 
-    Raise ValueError if neither the class nor a base has an entry.
+    Raise ValueError if neither the class nor any of its base classes has an entry.
     """
     kind = type(settings)
     for base in kind.__mro__:
         if base in table:
             return table[base]
     raise ValueError(
-        f"{kind.__name__} has no constructor: add one to the table that docs/extending.md names"
+        f"{kind.__name__} has no constructor: add one to the table named in docs/extending.md"
     )

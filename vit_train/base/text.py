@@ -1,6 +1,6 @@
-"""Text from outside, such as file names and class names, made safe to display and to write.
+"""Make untrusted text, such as file names and class names, safe to display and to write.
 
-Control characters, markup and formulas in such text have no effect.
+Escaping removes the effect of control characters, markup and spreadsheet formulas.
 """
 
 import csv
@@ -18,7 +18,7 @@ CLASS_NAME = 40
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape characters that move the cursor, color text or reverse it, except those in `keep`."""
+    """Escape control characters and other unprintable characters, except those in `keep`."""
     return "".join(
         each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
         for each in text
@@ -35,14 +35,17 @@ def file_name(text: str) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV, escaping cells that a spreadsheet would treat as formulas."""
+    """Return rows as CSV text, with a ' before cells that a spreadsheet would run as formulas."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([plain_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
 
 
 def plain_cell(cell: object) -> object:
-    """Prefix a cell with ' if a spreadsheet would treat it as a formula; do not change numbers."""
+    """Return a cell, with a ' in front if it is text that a spreadsheet would run as a formula.
+
+    Numbers, such as "-1.5", stay unchanged.
+    """
     computed = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     if not computed or re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(cell)):
         return cell
@@ -52,40 +55,44 @@ def plain_cell(cell: object) -> object:
 def markdown_cell(text: str) -> str:
     """Escape text for a cell of a Markdown table.
 
-    The result is a single line that cannot end the cell, start markup or disguise a link.
+    The result is a single line that cannot end the cell, format text or form a link.
     """
     return re.sub(r"[\\|<*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()", r"\\\g<0>", printable(text))
 
 
 def print_signs_in_any_encoding() -> None:
-    """Make stdout and stderr print ? for characters that their encoding lacks."""
+    """Make stdout and stderr print "?" for characters that their encodings cannot represent."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 step", "2 steps" or "2 classes"."""
+    """Return a number with a noun in the singular or plural: "1 step", "2 steps" or "2 classes"."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def shortened(title: str, length: int = 22) -> str:
-    """Escape control characters in a title, and cut it to `length` with an ellipsis."""
+    """Escape control characters in a title, and shorten the title to `length` characters.
+
+    A shortened title ends with "…".
+    """
     title = printable(title)
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Return the first names, each shortened, and the number of the others."""
+    """Join the first `most` names, each shortened, with commas, and add "… N more" for the rest."""
     more = [f"… {len(names) - most} more"] if len(names) > most else []
     return ", ".join([*(shortened(name) for name in names[:most]), *more])
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message, and the second if the first ends with a colon.
+    """Return the first line of an error's message, plus the second if the first ends with a colon.
 
-    For an error without a message, return the name of its class.
+    The result has at most 300 characters. For an empty message, return the name of the error's
+    class.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
@@ -93,7 +100,10 @@ def reason(error: BaseException) -> str:
 
 
 def render(room: str, template: str, **content: object) -> str:
-    """Fill in a template of the package `room`, escaping markup and control characters."""
+    """Return the text of a Jinja template in vit_train.`room`, filled in with `content`.
+
+    Markup and control characters in `content` are escaped.
+    """
     from jinja2 import (
         Environment,
         PackageLoader,

@@ -1,4 +1,4 @@
-"""Atomic writes of files, never through a link, and locks between processes."""
+"""File writes that are atomic and never follow a symbolic link, and locks between processes."""
 
 import contextlib
 import errno
@@ -24,15 +24,18 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
-    """Open a new file that replaces `path` once the block has ended and the file is on disk.
+    """Yield a new file that replaces `path` when the block ends without an error.
 
-    Keep up to `keep` older versions of the file, under the names that `generations` finds.
+    Keep up to `keep` older versions of the file, renamed so that `generations` finds them.
 
-    A reader sees either the old file or the complete new one. If `path` is a link, replace the link
-    itself. After a failure, everything is as before. Raise Refused if `path` is a device or a pipe.
+    Other programs see either the old file or the complete new file. If `path` is a symbolic link,
+    replace the link, not the link's target. If the block fails, no file changes. Raise Refused if
+    `path` is a device or a pipe.
     """
     if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
-        raise Refused(f"{path} is not a regular file, and would be replaced: choose another name")
+        raise Refused(
+            f"{path} is not a regular file, so it cannot be replaced: choose another name"
+        )
     # A name for each thread, so that two writers of the same file do not mix their bytes.
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
@@ -53,7 +56,7 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a new folder, and remove it if the block fails."""
+    """Create a folder and yield its path; if the block fails, delete the folder and its content."""
     path.mkdir()
     try:
         yield path
@@ -63,7 +66,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_partial(folder: Path, seconds: float = 0) -> None:
-    """Remove unfinished files, left by killed processes, that are at least `seconds` old."""
+    """Remove a folder's *.partial files that are at least `seconds` old.
+
+    Such files are left by killed processes.
+    """
     for path in folder.glob("*.partial"):
         with contextlib.suppress(OSError):  # another process has just finished it
             if time.time() - path.lstat().st_mtime >= seconds:
@@ -76,22 +82,25 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON, with null for NaN and infinity, which JSON cannot represent."""
+    """Write a JSON file, with null for NaN and infinity, which JSON cannot represent."""
     plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
     write_text(path, json.dumps(plain, indent=2) + "\n")
 
 
 def open_to_append(path: Path) -> IO[str]:
-    """Open a new or regular file to append text; raise Refused for anything else."""
+    """Open a file to append text; create the file if it does not exist.
+
+    Raise Refused if the path is a symbolic link, or exists but is not a regular file.
+    """
     require_own_file(path)
     return path.open("a", encoding="utf-8")
 
 
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
-    """Replace everything after the first `start` bytes of a regular file.
+    """Keep the first `start` bytes of a file, and replace all later bytes with `content`.
 
-    If `start` is 0, the file may be new; otherwise raise FileNotFoundError for a missing file.
-    Raise Refused for a path that is not a regular file.
+    A missing file is created if `start` is 0; otherwise, raise FileNotFoundError. Raise Refused for
+    a symbolic link, and for a path that is not a regular file.
     """
     require_own_file(path)
     with path.open("r+b" if start else "wb") as file:
@@ -101,15 +110,16 @@ def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
 
 
 class InUse(ValueError):
-    """The folder belongs to another run, or another process is writing into it."""
+    """Raised if a folder already contains a run, or if another process writes into the folder."""
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
-    """Hold a lock within the block; the system also releases it if the process ends.
+    """Within the block, hold an exclusive lock on the file `path`.
 
-    If another process holds the lock, log the message `waiting` and wait; without a message, raise
-    InUse. If the file system does not support locks, log a warning.
+    If another process already holds the lock, log the message `waiting` and wait for the lock; if
+    `waiting` is "", raise InUse. If the file system does not support locks, log a warning and
+    continue. If this process dies, the operating system releases the lock.
     """
     with open_to_append(path) as file:
         try:
@@ -124,7 +134,7 @@ def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
         except OSError as error:  # as on NFS without its lock service, and on some FUSE systems
             logger.warning(
                 f"{path} cannot be locked ({error.strerror}): "
-                "make sure that no other process writes into this folder"
+                "make sure that no other process writes into the same folder"
             )
         yield
 
@@ -136,23 +146,23 @@ def lock(file: IO[str], wait: bool) -> None:
 
 
 def require_own_file(path: Path) -> None:
-    """Raise Refused for a link, and for anything that exists but is not a regular file."""
+    """Raise Refused if the path is a symbolic link, or exists but is not a regular file."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise Refused(f"{path} is a symbolic link or not a regular file: remove it")
 
 
 def require_own_folder(path: Path) -> None:
-    """Raise Refused for a link, and for anything that exists but is not a folder."""
+    """Raise Refused if the path is a symbolic link, or exists but is not a folder."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise Refused(f"{path} is a symbolic link or not a folder: remove it")
 
 
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
-    """Write a file atomically, and keep up to `keep` older files.
+    """Write a file atomically, keep up to `keep` of its older versions, and delete all others.
 
-    The older versions of last.safetensors are last-1.safetensors, which is the newest, then
-    last-2.safetensors and so on. Between two renames, and if the last rename fails,
-    last-1.safetensors is the newest file. If writing raises OSError, no file changes.
+    The older versions of last.safetensors are last-1.safetensors (the newest), last-2.safetensors
+    and so on. If the process is killed just before the last rename, last.safetensors is missing,
+    and last-1.safetensors is the newest version. If writing raises OSError, no file changes.
     """
     path.parent.mkdir(
         exist_ok=True
@@ -164,7 +174,11 @@ def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
 
 
 def generations(path: Path) -> list[Path]:
-    """Return the versions of a file that exist, newest first: the file, then its older versions."""
+    """Return the existing versions of a file, newest first.
+
+    For last.safetensors, these are last.safetensors, last-1.safetensors, last-2.safetensors and so
+    on.
+    """
     pattern = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
     found = [file for file in path.parent.glob("*") if pattern.fullmatch(file.name)]
     return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9

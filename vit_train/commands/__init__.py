@@ -1,1 +1,1 @@
-"""The console commands. PyTorch is imported only after the arguments are accepted."""
+"""The console commands. They import PyTorch only after they have checked the arguments."""

@@ -1,4 +1,4 @@
-"""Console commands whose settings are a dataclass: reading the command line, and the help text."""
+"""Console commands: read a command's settings from the command line, and print its help."""
 
 import argparse
 import os
@@ -39,16 +39,17 @@ FLAGS = ("overrides", "help", "config_dir", "cfg")
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ValueError instead of printing the usage and exiting, as argparse's `error` does."""
+    """Raise ValueError; argparse's own `error` would print the usage and exit."""
     raise ValueError(message)
 
 
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
-    """Return the settings in Hydra's grammar: quote the existing paths among their values.
+    """Check that the settings have the form key=value; return them with quoted paths.
 
-    `paths` are the settings that hold paths. Raise ValueError for a group that is not in `groups`,
-    and for an argument that is not a setting; if the argument is an existing path, suggest the
-    first of `paths` as its key.
+    `paths` are the settings whose values are paths, which are quoted for Hydra's grammar; `groups`
+    are the groups that the command accepts. Raise ValueError for any other group, and for an
+    argument without the form key=value. If such an argument is an existing path, the message
+    suggests the first setting in `paths`.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
@@ -57,16 +58,17 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
         key, _, value = each.lstrip("+~").partition("=")
         if key in GROUPS and key not in groups and not value.startswith("{"):
             raise ValueError(
-                f"{key}= cannot be set here: it comes from the checkpoint (--help lists the "
-                "settings)"
+                f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
+                "lists the settings)"
             )
     return [quote_path(each, paths) for each in settings]
 
 
 def quote_path(setting: str, paths: Sequence[str]) -> str:
-    """Quote a setting's value for Hydra's grammar if the setting is in `paths` and the path exists.
+    """Return the argument key=value; if the value is a path, quote it for Hydra's grammar.
 
-    Replace a leading ~ with the home folder, because shells do not expand ~ after a key with a dot.
+    The value is a path if the key is in `paths`, and the path exists or begins with ~. A leading ~
+    is replaced with the home folder, because shells do not expand ~ after a key with a dot.
     """
     key, _, value = setting.partition("=")
     is_path = key in paths and (value.startswith("~") or exists(value))
@@ -74,12 +76,15 @@ def quote_path(setting: str, paths: Sequence[str]) -> str:
 
 
 def quoted(path: Path | str) -> str:
-    """Quote a path for Hydra's grammar."""
+    """Put a path in single quotes, with special characters escaped, for Hydra's grammar."""
     return QuotedString(str(path), Quote.single).with_quotes()
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
-    """Compose the config with Hydra, including any presets in the folder given by --config-dir."""
+    """Compose the config from presets and the settings on the command line.
+
+    Hydra also looks for presets in the folder given by --config-dir.
+    """
     settings = list(flags.overrides)
     if flags.config_dir:
         own = quoted(f"file://{Path(flags.config_dir).absolute()}")
@@ -89,10 +94,11 @@ def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
 
 
 def import_own_parts() -> None:
-    """Import the user's modules, named by `import=A,B` or VIT_TRAIN_IMPORT.
+    """Import the user's own modules, named by `import=A,B` or the variable VIT_TRAIN_IMPORT.
 
-    The modules register the user's own parts and may be in the current folder. A config or a
-    checkpoint cannot make the program import a module. Raise ValueError if a module is missing.
+    These modules, which may be in the current folder, register the user's own models, data sources
+    and so on. No config and no checkpoint can make the program import a module. Raise ValueError if
+    a module does not exist.
     """
     arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
     names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
@@ -115,10 +121,11 @@ def read_command(
     paths: Sequence[str],
     any_flag: bool = False,
 ) -> argparse.Namespace:
-    """Return the flags and settings of the command line; for --version and --help, print and exit.
+    """Parse the command line and return the flags; for --version and --help, print and exit.
 
-    Raise ValueError for invalid settings and flags. Unless `any_flag` is true, raise ValueError
-    also for flags of Hydra that are not in FLAGS.
+    The flags include the settings, as `overrides`. `about` is the first part of the help; `groups`
+    and `paths` are as in `checked`. Raise ValueError for invalid settings or flags. Of Hydra's
+    flags, only those in FLAGS are valid, unless `any_flag` is true.
     """
     if "--version" in sys.argv:
         print(version_line())
@@ -128,7 +135,9 @@ def read_command(
     # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
-        raise ValueError("--experimental-rerun could run any code: use the run's command instead")
+        raise ValueError(
+            "--experimental-rerun could run any code: use the command in the run's summary.json"
+        )
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
@@ -147,7 +156,7 @@ def read_command(
 
 
 def choices(group: str, folders: Sequence[Path]) -> list[str]:
-    """Return the choices of a group: presets in these folders, and registered names.
+    """Return a group's choices, sorted: the presets in these folders, and the registered names.
 
     Hydra's own list of choices would take 40 ms for each group.
     """
@@ -156,7 +165,7 @@ def choices(group: str, folders: Sequence[Path]) -> list[str]:
 
 
 def described(config: DictConfig, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a config as YAML, with each setting's help text above the setting."""
+    """Yield the lines of a config as YAML, with each help text in a comment above its setting."""
     kind: Any = OmegaConf.get_type(config)
     container: Any = OmegaConf.to_container(config)
     texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
@@ -175,12 +184,14 @@ def described(config: DictConfig, indent: str = "") -> Iterator[str]:
 def console_command(
     settings: type[Config], groups: Mapping[str, str | None] = {}, paths: Sequence[str] = ()
 ) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
-    """Turn a function of settings into a console command that reads them from the command line.
+    """Return a decorator that turns a function into a console command.
 
-    The function `vit_eval` becomes `vit-eval`; its docstring is the first part of the help.
-    `groups` maps the command's groups in conf/ to their defaults. `paths` are the settings that
-    hold paths; a path without a key most likely belongs to the first. PyTorch is imported only
-    within the function, so that mistakes in the settings are reported at once.
+    The function takes an instance of the dataclass `settings`, whose values the command reads from
+    the command line. The function `vit_eval` becomes the command `vit-eval`, and the function's
+    docstring becomes the first part of the help. `groups` maps each group of conf/ that the command
+    accepts to the default choice, or to None. `paths` are the settings whose values are paths; for
+    a path without a key, the error message suggests the first of these settings. PyTorch is
+    imported only within the function, so that invalid settings are reported at once.
     """
 
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Errors as a short message on stderr and an exit status."""
+"""Report errors as a short message on stderr and a non-zero exit status."""
 
 import contextlib
 import difflib
@@ -37,13 +37,16 @@ OTHER_NAMES = {
 
 
 def from_hydra(error: BaseException) -> bool:
-    """Return True if Hydra or a plugin raised the error, for example because Slurm is missing."""
+    """Return True if Hydra, one of its plugins or a library that they use raised the error.
+
+    For example, the Slurm plugin raises an error if Slurm is not installed.
+    """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in HYDRA
 
 
 def explain(error: BaseException, kind: type = TrainConfig) -> str:
-    """Describe an error in a few lines; replace the middle of a very long line with an ellipsis.
+    """Return an error's message for the user, with "…" for the middle of very long lines.
 
     `kind` is the dataclass of the command's settings.
     """
@@ -75,7 +78,7 @@ def describe(error: BaseException, kind: type) -> str:
 
 
 def no_such_setting(asked: str, kind: type) -> str:
-    """Return the message for a setting that does not exist, suggesting the closest one."""
+    """Return the message for a setting that does not exist; suggest settings with similar names."""
     group, _, name = asked.rpartition(".")
     having = [
         choice
@@ -83,7 +86,7 @@ def no_such_setting(asked: str, kind: type) -> str:
         if name in all_settings(each)
     ]
     if having:
-        return f"there is no setting {asked} here: it needs {group}={' or '.join(having)}"
+        return f"the setting {asked} exists only with {group}={' or '.join(having)}"
     known = all_settings(kind)
     same = sorted(key for key in known if key.endswith(f".{name}") and name != "name")
     similar = difflib.get_close_matches(asked, sorted(known), n=1, cutoff=0.75)
@@ -93,7 +96,10 @@ def no_such_setting(asked: str, kind: type) -> str:
 
 
 def all_settings(kind: type, prefix: str = "") -> set[str]:
-    """Return the dotted names of all settings, for every choice in every group."""
+    """Return the names, such as model.depth, of all settings in the dataclass `kind`.
+
+    The names include the settings of every choice in every group.
+    """
     found, hints = set[str](), get_type_hints(kind)
     for name in (each.name for each in fields(kind)):
         found.add(prefix + name)
@@ -106,19 +112,19 @@ def all_settings(kind: type, prefix: str = "") -> set[str]:
 
 
 def require_known(config: DictConfig, kind: type) -> None:
-    """Raise ValueError for a setting that was added with + but does not exist."""
+    """Raise ValueError if a setting that the user added with + does not exist."""
     settings: Any = OmegaConf.to_container(config)
     for key in sorted({key for key, _ in flatten(settings)} - all_settings(kind)):
         raise ValueError(no_such_setting(key, kind))
 
 
 def no_such_choice(error: MissingConfigException) -> str:
-    """Return the message for a preset or a config file that does not exist."""
+    """Return the message for a missing preset or config file; list the available presets."""
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
     if not group:
-        return f"there is no {choice}.yaml"
+        return f"there is no config file {choice}.yaml"
     known = f": choose from {', '.join(error.options)}" if error.options else ""
-    adding = "\npip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
+    adding = "\nto add Optuna and Slurm, run pip install -e '.[sweeps]' in the checkout"
     return f"there is no {group}={choice}{known}{adding if group.startswith('hydra/') else ''}"
 
 
@@ -133,9 +139,10 @@ EXPECTED = (
 
 @contextlib.contextmanager
 def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
-    """Turn errors that the user can fix into one message; HYDRA_FULL_ERROR=1 shows the traceback.
+    """Exit with a short message if the block raises an error that the user can fix.
 
-    This variable also keeps Hydra from printing errors itself, so this function sets it. `kind` is
+    Other errors keep their traceback; with HYDRA_FULL_ERROR=1, all errors do. If the user has not
+    set this variable, this function sets it, so that Hydra does not print errors itself. `kind` is
     the dataclass of the command's settings.
     """
     print_signs_in_any_encoding()
@@ -155,9 +162,10 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """If stdout cannot be written, exit with status 1, silently if its reader has ended.
+    """Exit with status 1 at the end of the block if output to stdout was lost.
 
-    Logging ignores write errors, so that they do not end training.
+    Print the reason, unless stdout is a pipe whose reader has ended, such as `head`. Within the
+    block, logging ignores write errors, so that they do not end training.
     """
     try:
         yield

@@ -1,4 +1,7 @@
-"""`resume=`, `extend=`, `fork=` and `config=`: a run's settings, and which of them may change."""
+"""The settings of an earlier run, for `resume=`, `extend=`, `fork=` and `config=`.
+
+With `config=`, the command line may change any of these settings; otherwise, only some of them.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -38,10 +41,11 @@ KEPT = (
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return `config` if the run in the folder has the same settings, otherwise None.
+    """Return `config` if the run in `folder` has the same settings, otherwise None.
 
-    In the returned config, init_from= and task.teacher= each name a single run, and precision=auto
-    is replaced with the precision that the run has chosen.
+    Settings that may change when a run is resumed are not compared. In the returned config,
+    init_from= and task.teacher= name a single run instead of a folder of runs, and precision=auto
+    is replaced with the precision of the run in `folder`.
     """
     from vit_train.training.train import with_named_runs
 
@@ -55,11 +59,11 @@ def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
 
 
 def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings of the run that `extend=` names, with the changes from the command line.
+    """Return the settings of the run that `extend=` names, with the changes on the command line.
 
-    Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
-    half of the epochs. Raise ValueError if that run is not finished, or if a changed setting would
-    not fit the run's saved state.
+    Unless the command line sets optim.warmup_epochs, scale the warm-up in proportion to the number
+    of epochs, to at most half of the epochs. Raise ValueError if the run is not finished, or if the
+    command line changes a setting that does not fit the run's saved state.
     """
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder), "fork": None}
@@ -72,23 +76,27 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
 
 
 def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings of the run that `fork=` names, with the changes from the command line.
+    """Return the settings of the run that `fork=` names, with the changes on the command line.
 
-    Raise ValueError if that run has no checkpoint, or if a changed setting would not fit the run's
-    saved state.
+    Raise ValueError if the run has no checkpoint, or if the command line changes a setting that
+    does not fit the run's saved state.
     """
     folder, named = resumed_run(composed.fork, "fork")
     checkpoint = named or last_checkpoint(folder)
     if checkpoint is None:
-        raise ValueError(f"fork={composed.fork}: this run has no checkpoint")
+        raise ValueError(
+            f"fork={composed.fork}: this run has no checkpoint: use config={composed.fork} to "
+            "start a new run with its settings"
+        )
     settings = own_settings(folder, checkpoint) | {"fork": str(checkpoint), "extend": None}
     return changed("fork", settings, composed, overrides)
 
 
 def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings that `config=` names, with the changes from the command line.
+    """Return the settings of the run that `config=` names, with the changes on the command line.
 
-    Raise ValueError if they cannot be read, or for an `experiment`, which would replace them.
+    Raise ValueError if the settings cannot be read, or if the command line names an `experiment`,
+    which would replace the settings.
     """
     if "experiment" in keys_of(overrides):
         raise ValueError("config= and experiment= are two sets of settings: leave one out")
@@ -100,10 +108,11 @@ def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
 def changed(
     argument: str, stored: dict[str, Any], composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
-    """Return a run's settings with the changes from the command line.
+    """Return the `stored` settings of a run, with the changes on the command line.
 
-    `argument`, one of CONTINUED, determines which settings may change. Raise ValueError if any
-    other setting is changed.
+    `composed` is the config that Hydra composed from the command line's `overrides`. `argument`,
+    one of CONTINUED, determines which settings may change. Raise ValueError if the command line
+    changes any other setting.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
@@ -118,8 +127,8 @@ def changed(
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
-                f"{argument}= cannot change {key} (this run has {values}): leave it out or "
-                "start a new run" + (", or use fork=" if argument == "resume" else "")
+                f"{argument}= cannot change {key} (this run has {values}): leave {key} out "
+                "or start a new run" + (", or use fork=" if argument == "resume" else "")
             )
     distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
@@ -129,11 +138,12 @@ def changed(
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
-    """Disable downloading in a run's settings, and replace its URLs with the installed preset's.
+    """Disable downloads in a run's settings, and take the URLs from the installed preset instead.
 
-    The run may come from somebody else, so its URLs are not trusted. The user's own runs lose
-    nothing, because their images are already on disk. Raise ValueError if the run's data.max_pixels
-    exceeds the default and is not among `keys`, the settings that the user gives.
+    The run may come from somebody else, so its URLs are not trusted. The user's own runs need no
+    download, because their images are already on disk. Raise ValueError if the run's
+    data.max_pixels exceeds the default, unless data.max_pixels is among `keys`, the settings on the
+    command line.
     """
     usual, data = default_settings(stored)["data"], settings.data
     limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
@@ -149,15 +159,16 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the settings and groups that the `overrides` name; for a={b: 1}, return a.b."""
+    """Return the names of the settings and groups in `overrides`; for a={b: 1}, return a.b."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return the settings, of those that must not change, that a key or a group overrides.
+    """Return the names of settings that must not change, but that changing `key` would change.
 
-    For an `experiment`, which may set any setting, return all settings that must not change.
+    `key` is a setting or a group. For an `experiment`, which may change any setting, return all
+    settings that must not change. `settings` are the names of all settings of the run.
     """
     fixed = [name for name in settings if name != argument and not may_change(name, argument)]
     below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
@@ -165,11 +176,12 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 
 
 def may_change(key: str, argument: str) -> bool:
-    """Return True if `argument`, one of CONTINUED, allows a run's setting to change.
+    """Return True if `argument`, one of CONTINUED, allows the setting `key` of a run to change.
 
-    When resuming, a setting may differ if it changes results by no more than rounding. The
-    precision may differ because another machine may not support the original precision; the summary
-    records the precision of every step.
+    With resume=, only settings that change results by no more than rounding may change; extend= and
+    fork= also allow those in EXTENDED that are not in KEPT; config= allows all. The precision may
+    always change, because another machine may not support the run's precision; the summary records
+    the precision of every step.
     """
     if key == "precision" or argument == "config" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True

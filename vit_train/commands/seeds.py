@@ -1,4 +1,4 @@
-"""`seed=auto`: train two settings with one more seed after another, until one of them is better."""
+"""`seed=auto`: compare two combinations of settings with as many seeds as a test needs."""
 
 import argparse
 from collections.abc import Callable
@@ -11,12 +11,12 @@ AUTO = "seed=auto"
 
 
 def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None]) -> None:
-    """Run a sweep of two settings with the seeds 0, 1, 2 and so on.
+    """Train two combinations of settings with the seeds 0, 1, 2 and so on, until a test decides.
 
-    `run` runs one sweep with these `flags`, and returns its folder, or None if a job failed or was
-    stopped. Stop as well when a test of the validation results, paired by seed, decides which
-    setting is better, or after LAST_LOOK seeds. Raise ValueError unless the sweep has exactly two
-    settings.
+    The test compares validation results, paired by seed. Stop without a decision after LAST_LOOK
+    seeds, or if a job fails or is stopped. `run` runs the sweep that `flags` describe, and returns
+    the sweep's folder, or None if a job failed or was stopped. Raise ValueError unless the sweep
+    has exactly two combinations of settings, both with validation results.
     """
     from vit_train.results.differences import LAST_LOOK, difference
     from vit_train.results.gather import read_groups
@@ -31,7 +31,10 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
             return
         groups = read_groups([folder])
         if len(groups) != 2:
-            raise ValueError(f"{AUTO} compares two settings, but this sweep has {len(groups)}")
+            raise ValueError(
+                f"{AUTO} compares two combinations of settings, but this sweep has {len(groups)}: "
+                "give exactly one setting two values"
+            )
         if not all(run["best_val"] for group in groups for run in group.runs):
             raise ValueError(f"{AUTO} needs validation results: choose data.val=split")
         measure = common_measure(groups)
@@ -40,7 +43,7 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
             printable(
                 f"{groups[1].label()} minus {groups[0].label()}, {len(found.values)} seeds: "
                 f"{measure.scale * mean(found.values):+.{measure.digits}f} in validation "
-                f"{measure.short}: {'decided' if found.is_decided else 'not decided'}"
+                f"{measure.short}: {'' if found.is_decided else 'not '}significant"
             )
         )
         if found.is_decided:

@@ -10,11 +10,11 @@ from importlib import import_module
 
 @contextlib.contextmanager
 def ended_by_interrupt(command: str) -> Iterator[None]:
-    """Let Ctrl-C end the process at once, until training replaces this handler with its own.
+    """Within the block, let Ctrl-C end the process at once, until training sets its own handler.
 
-    KeyboardInterrupt is not used, because an import, a destructor or a callback could catch it and
-    the command would continue. If Ctrl-C is already ignored, as in a script's background job, keep
-    ignoring it.
+    KeyboardInterrupt is not used, because an import, a destructor or a callback could catch this
+    exception, and the command would continue. If the process already ignores Ctrl-C, as a script's
+    background job does, the process goes on ignoring Ctrl-C.
     """
 
     def end(number: int, frame: object) -> None:

@@ -1,6 +1,7 @@
 """All commands except vit-train.
 
-Each function imports the code that it calls, so that mistakes are reported before PyTorch loads.
+Each function imports the code that it calls, so that invalid settings are reported before PyTorch
+is loaded.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from vit_train.runs.settings import (
 
 @console_command(EvalConfig, paths=("ckpt", "data.root"))
 def vit_eval(config: EvalConfig) -> None:
-    """vit-eval: evaluate a checkpoint, a run's best checkpoint, or a folder's newest finished run.
+    """vit-eval: evaluate a trained model, or compare several models on the same images.
 
     vit-eval ckpt=outputs/cifar10-tiny split=test
     vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'
@@ -51,7 +52,7 @@ def vit_predict(config: PredictConfig) -> None:
 
 @console_command(ExplainConfig, paths=("images", "ckpt", "data.root", "out", "html"))
 def vit_explain(config: ExplainConfig) -> None:
-    """vit-explain: draw the regions of an image behind a prediction.
+    """vit-explain: show which regions of an image led to a prediction.
 
     vit-explain ckpt=outputs/cifar10-tiny
     vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout
@@ -64,7 +65,7 @@ def vit_explain(config: ExplainConfig) -> None:
 
 @console_command(ExportConfig, paths=("ckpt", "out", "data.root"))
 def vit_export(config: ExportConfig) -> None:
-    """vit-export: write a model as ONNX, torch.export, safetensors, or for timm or Hugging Face.
+    """vit-export: export a model to ONNX, torch.export, safetensors, timm or Hugging Face.
 
     vit-export ckpt=outputs/cifar10-tiny format=onnx
     vit-export ckpt=outputs/cifar10-tiny format=hf out=my_model
@@ -78,7 +79,7 @@ def vit_export(config: ExportConfig) -> None:
     SheetConfig, groups={"data": "shapes", "augment": "strong"}, paths=("data.root", "out")
 )
 def vit_augment(config: SheetConfig) -> None:
-    """vit-augment: draw some training images, original and augmented.
+    """vit-augment: draw training images beside augmented versions of the same images.
 
     vit-augment data=cifar10 augment=strong out=augmented.png
     """
@@ -100,12 +101,12 @@ def vit_augment(config: SheetConfig) -> None:
     paths=("out", "data.root"),
 )
 def vit_inspect(config: InspectConfig) -> None:
-    """vit-inspect: show a new model's parameters, arithmetic, symmetry and position table.
+    """vit-inspect: show a new model's parameters, FLOPs, permutation test and position table.
 
       vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
       vit-inspect experiment=stl10_vit
 
-    It takes the settings of vit-train and reads no images.
+    The settings are those of vit-train; no images are read.
     """
     from vit_train.training.preview import inspect_model
 
@@ -115,14 +116,14 @@ def vit_inspect(config: InspectConfig) -> None:
 def vit_results() -> None:
     parser: Any = argparse.ArgumentParser(
         prog="vit-results",
-        description="Compare finished runs: their results, with intervals, and plots.",
+        description="Compare the results of finished runs, with confidence intervals and plots.",
         epilog="""\
-Files are written into the folder given, or the one that contains all folders given:
+Files are written to the folder given or, for several, to the folder that contains all of them:
   results.md    the full table; runs that differ only in seed or fold share a row
   results.csv   a row for each run, for your own analysis
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
-  images.png    the results by training-set size, if the runs have three or more sizes
+  images.png    the results by training-set size, if there are at least three sizes
   settings.png  validation results by each searched setting, if five or more values were tried
 Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -133,13 +134,14 @@ Existing files with these names are replaced.""",
     parser.add_argument(
         "--out",
         type=Path,
-        help="output folder (default: the folder given, or the one that holds all folders given)",
+        help="output folder (default: the folder given or, for several, the folder that contains "
+        "all of them)",
     )
     parser.add_argument(
         "--baseline",
         metavar="SETTING=VALUE",
-        help="the row from which the differences of the others are taken (default: the first); "
-        "runs are paired by seed",
+        help="the row to compare the others with, by the differences between runs with the same "
+        "seed (default: the first row)",
     )
     with short_errors("vit-results"):
         arguments = parser.parse_args()

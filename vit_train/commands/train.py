@@ -1,4 +1,7 @@
-"""vit-train: a run, or a sweep that continues after failed jobs and reports them at its end."""
+"""vit-train: one run, or a sweep.
+
+A sweep continues after a failed job, and lists the failed jobs at its end.
+"""
 
 import contextlib
 import os
@@ -48,7 +51,7 @@ from vit_train.runs.paths import (
 
 
 class Sweep:
-    """The jobs that this process runs, one after another."""
+    """Run one job, or the jobs of a sweep in turn; record which jobs stopped early or failed."""
 
     def __init__(self) -> None:
         self.jobs, self.folder = 0, ""
@@ -56,15 +59,19 @@ class Sweep:
         self.failures: list[str] = []
 
     def run(self, composed: DictConfig) -> float | None:
-        """Start or resume a run; return its best validation score, for sweepers to optimize."""
+        """Start or resume a run, and return its best validation score.
+
+        Sweepers such as Optuna optimize this score. Return None if the job of a sweep fails, or if
+        the run has no score.
+        """
         settings = HydraConfig.get()
         in_sweep = settings.mode == RunMode.MULTIRUN
         with self.errors(settings) if in_sweep else short_errors("vit-train"):
             if OmegaConf.get_type(composed) is not TrainConfig:
                 raise ValueError(
                     f"the config file of --config-name={settings.job.config_name} must begin with "
-                    "'defaults: [train, _self_]'. To repeat a run, use the command in its "
-                    "summary.json, not its config.yaml"
+                    "'defaults: [train, _self_]'. To repeat a run, use config= with the run's "
+                    "folder instead of --config-name"
                 )
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
@@ -78,10 +85,10 @@ class Sweep:
 
     @contextlib.contextmanager
     def errors(self, settings: HydraConf) -> Iterator[None]:
-        """Print and record an error in one job, so that the sweep continues.
+        """Print and record an error of a job instead of raising it, so that the sweep continues.
 
-        Launchers other than Hydra's basic one run jobs in other processes and report errors
-        themselves.
+        Launchers other than Hydra's BasicLauncher run jobs in other processes, and report errors
+        themselves; with such a launcher, errors are raised.
         """
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
@@ -98,7 +105,10 @@ class Sweep:
             self.failures.append(f"  job {job.num}, {message}")
 
     def report(self) -> None:
-        """Print the number of finished jobs, and list the jobs that stopped early or failed."""
+        """Print how many jobs of a sweep finished, and list the jobs that stopped early or failed.
+
+        Print nothing after a single run.
+        """
         if not self.jobs:  # a single run reports its own end
             return
         finished = self.jobs - len(self.failures) - len(self.stopped)
@@ -108,7 +118,7 @@ class Sweep:
             say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
         if self.stopped:
             commands = map(resume_command, self.stopped)
-            say("\n  ".join(("stopped early; resume each with:", *commands)))
+            say("\n  ".join(("jobs that stopped early; resume each job with:", *commands)))
         if self.failures:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 
@@ -132,10 +142,10 @@ LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
 def start(composed: DictConfig, settings: HydraConf) -> Outcome:
-    """Start a new run, which may extend or fork another, in a new folder.
+    """Start a run in a new folder; the run may extend, fork or repeat an earlier run.
 
-    If the same sweep, or the same launch of torchrun, has already begun a run with these settings,
-    resume that run.
+    If the same sweep, or the same launch of torchrun, has already begun a run with the same
+    settings, resume that run instead.
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
@@ -157,7 +167,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
-    """Return the settings of a new run, which may extend, fork or repeat another."""
+    """Return the settings of a new run, which may extend, fork or repeat an earlier run."""
     require_known(composed, TrainConfig)
     if composed.config is not None:
         return repeated_config(composed, settings.overrides.task)
@@ -169,7 +179,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
-    """Resume an earlier run in its folder, unless the run is finished."""
+    """Resume the run that `resume=` names, in the run's own folder, unless the run is finished."""
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     return continue_run(
@@ -184,9 +194,10 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
 def continue_run(
     folder: Path, named: Path | None, config_of: Callable[[Path | None], TrainConfig]
 ) -> Outcome:
-    """Continue an unfinished run from the checkpoint `named`, or by default from its last.
+    """Continue the run in `folder` from the checkpoint `named` or, if None, the last checkpoint.
 
-    `config_of` returns the run's settings, given the checkpoint.
+    `config_of` takes the path of this checkpoint, or None without a checkpoint, and returns the
+    run's settings. If the run is finished, print how to extend the run instead.
     """
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.training.train import train_in_held_folder
@@ -207,9 +218,10 @@ def continue_run(
 def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    The folder has the run's own name or else is named after the run that it extends, forks or
-    repeats, its experiment, or its `choices` of groups. With data=folder, the name of the user's
-    image folder stands for the data.
+    The folder is named after the first of these that is given: name=; the run that is extended,
+    forked or repeated; the experiment; the `choices` of data, model and task. With data=folder, the
+    name of the user's image folder replaces the name of the data. `now` is TIME. With resume=,
+    return "." for now, because the run already has a folder.
     """
     data, task, root = choices["data"], choices["task"], _root_.data.get("root")
     if _root_.resume is not None:  # the real folder, the run's own, is found later

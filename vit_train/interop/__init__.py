@@ -1,1 +1,1 @@
-"""Weights of other libraries, in both directions: `init_from=` and `vit-export`."""
+"""Exchange of weights with other libraries: `init_from=` reads them, `vit-export` writes them."""

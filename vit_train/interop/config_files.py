@@ -1,4 +1,4 @@
-"""The config files of timm and Hugging Face: read facts about a model, or write the files."""
+"""The config files of timm and Hugging Face: read facts about models, and write the files."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,9 @@ ACTIVATIONS = {
 
 def our_activation(theirs: object) -> str:
     if str(theirs) not in ACTIVATIONS:
-        raise Refused(f"its activation is {str(theirs)[:40]}, not one of: {', '.join(ACTIVATIONS)}")
+        raise Refused(
+            f"its activation is {str(theirs)[:40]}, but must be one of: {', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[str(theirs)]
 
 
@@ -39,7 +41,7 @@ EPS, CLIP_EPS = 1e-6, 1e-5
 
 
 def timm_facts(files: Files) -> Facts:
-    """Return the facts in the config.json of a timm model on the Hugging Face Hub."""
+    """Return facts about a timm model from its config.json; no facts if the file is missing."""
     config = files["config.json"]
     if not config:
         return Facts()
@@ -61,7 +63,7 @@ def timm_facts(files: Files) -> Facts:
 
 
 def built_facts(model: nn.Module) -> Facts:
-    """Return the facts about a model that timm has built."""
+    """Return facts, such as the number of heads, about a model that timm has built."""
     block: Any = model.get_submodule("blocks.0")
     images = vars(model).get("pretrained_cfg", {})
     settings = {
@@ -75,7 +77,11 @@ def built_facts(model: nn.Module) -> Facts:
 
 
 def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the config.json from which timm.create_model("local-dir:…") builds a model."""
+    """Return the content of the config.json that timm.create_model("local-dir:…") reads.
+
+    The result has the file's name as its key. `about` has the classes, mean, std and image_shape of
+    the model's images.
+    """
     channels, size, _ = about["image_shape"]
     # The architecture's name determines only LayerNorm's eps; everything else is in model_args.
     clip = "clip_" if config.eps == CLIP_EPS else ""
@@ -128,7 +134,7 @@ BILINEAR = 2
 
 
 def hf_facts(files: Files) -> Facts:
-    """Return the facts in config.json and preprocessor_config.json."""
+    """Return facts about a Hugging Face model from config.json and preprocessor_config.json."""
     config, images = files.get("config.json", {}), files.get("preprocessor_config.json", {})
     given = {"num_heads": "num_attention_heads", "norm_eps": "layer_norm_eps"}
     settings = {ours: config[theirs] for ours, theirs in given.items() if theirs in config}
@@ -144,7 +150,10 @@ def hf_facts(files: Files) -> Facts:
 
 
 def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the files from which Hugging Face builds a model and its preprocessing."""
+    """Return the files, by name, from which Hugging Face builds a model and its preprocessing.
+
+    `about` has the classes, mean, std and image_shape of the model's images.
+    """
     channels, size, _ = about["image_shape"]
     model = {
         "architectures": ["ViTForImageClassification"],

@@ -1,4 +1,4 @@
-"""`vit-export`: write a trained model in another format, check it, and write its model card."""
+"""`vit-export`: write a trained model in another format, check the result, add a model card."""
 
 from collections.abc import Iterator, Sequence
 from importlib import util
@@ -26,10 +26,10 @@ TOLERANCE = 1e-4
 
 
 def export(config: ExportConfig) -> Path:
-    """Write the model; return the path.
+    """Export a trained model with a model card; return the path of the exported file or folder.
 
     Raise ValueError, and leave no file, if the format does not support the model, if a package is
-    missing, or if the exported model's predictions differ.
+    missing, or if the exported model's predictions differ from the original's.
     """
     name, chosen = config.format, FORMATS_BY_NAME[config.format]
     if missing := [package for package in chosen.needs if util.find_spec(package) is None]:
@@ -59,7 +59,7 @@ def export(config: ExportConfig) -> Path:
 
 
 def require_format_holds(model: Deployed, name: str) -> None:
-    """Raise ValueError if a format does not support the model, naming the formats that do."""
+    """Raise ValueError if the format does not support the model; name the formats that do."""
     if refused := FORMATS_BY_NAME[name].refused(model):
         others = (other for other, each in FORMATS_BY_NAME.items() if not each.refused(model))
         raise ValueError(
@@ -69,7 +69,10 @@ def require_format_holds(model: Deployed, name: str) -> None:
 
 
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield named sets of images, uint8 (N,C,S,S): random and, if present, test images."""
+    """Yield the images to check the export with, as pairs of a name and uint8 (N,C,S,S).
+
+    The first set is random; the second has the test images, if they can be loaded.
+    """
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
@@ -82,9 +85,10 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
 
 @torch.no_grad()
 def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
-    """Compare an export's predictions with the model's; describe the result in words.
+    """Compare the exported model's logits with the original's; return the result as text.
 
-    Raise ValueError if the predictions differ by more than rounding error.
+    `answer` returns the exported model's logits, and `name` describes the images. Raise ValueError
+    if the predictions differ by more than rounding error.
     """
     normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
     expected = torch.cat([model.original(normalize(batch)) for batch in batches])
@@ -107,8 +111,8 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
     """Compare logits (N,K): return how many predicted classes agree, and the largest difference.
 
-    The difference is relative to the largest logit. A predicted class also counts as agreeing if
-    its expected logit is within rounding error of the highest.
+    The difference is relative to the largest expected logit. A predicted class also counts as
+    agreeing if its expected logit is within rounding error of the highest expected logit.
     """
     chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
     same = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
@@ -119,7 +123,7 @@ def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
 def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) -> str:
     """Return the model card in Markdown, with the header that the Hugging Face Hub reads.
 
-    `checks` are the results of comparing the export with its model.
+    `name` is the name of the exported file or folder; `checks` are the results of `compared`.
     """
     meta = model.meta
     parameters = sum(each.numel() for each in model.fused.parameters())
@@ -165,7 +169,10 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
 
 
 def results(meta: Meta) -> list[str]:
-    """Return the model card's lines about training and test results; [] without a summary."""
+    """Return the model card's lines about training and test results.
+
+    Return [] if the run's summary is missing or damaged.
+    """
     try:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")

@@ -1,6 +1,6 @@
-"""The formats of `vit-export`: how a model is written, and reopened for checking.
+"""The formats of `vit-export`: how to write a model, and how to reopen the export as a check.
 
-To add a format, add a line to FORMATS_BY_NAME; its name becomes a choice of ExportConfig.format.
+To add a format, add it to FORMATS_BY_NAME, and add its name to the choices of ExportConfig.format.
 """
 
 import contextlib
@@ -38,9 +38,10 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Deployed:
-    """A trained classifier, and a copy of it that every format can represent.
+    """A trained classifier, `original`, and an equivalent model that can be exported, `fused`.
 
-    With `normalize`, the exported model takes uint8 images; otherwise, normalized float32 images.
+    If `normalize` is true, the exported model takes uint8 images and normalizes them; otherwise, it
+    takes normalized float32 images.
     """
 
     original: nn.Module
@@ -52,7 +53,7 @@ class Deployed:
     def about(self) -> dict[str, Any]:
         """Return the metadata to export: settings, classes, preprocessing and provenance.
 
-        Paths on the machine that trained the model are left out.
+        The metadata omits paths on the machine that trained the model.
         """
         meta = self.meta
         return {
@@ -76,7 +77,7 @@ class Deployed:
 
 
 def deployed(trained: Trained, normalize: bool) -> Deployed:
-    """Prepare a classifier for export; raise ValueError for other models."""
+    """Prepare a classifier for export; raise ValueError if the model is not a classifier."""
     meta = trained.meta
     if not meta.task.needs_labels:
         raise ValueError(f"task={meta.config.task.name}: only classifiers can be exported")
@@ -94,7 +95,7 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
 
 @dataclass(frozen=True)
 class Format:
-    """An export format: how a model is written and reopened."""
+    """An export format: how to write a model, and how to reopen the export."""
 
     # The suffix of its file name; "" for a folder.
     suffix: str
@@ -112,7 +113,10 @@ class Format:
     layout: Layout | None = None
 
     def refused(self, model: Deployed) -> list[str]:
-        """Return the settings of the model that the format does not support."""
+        """Return the model's settings that the format does not support.
+
+        An example is ["model.qk_norm=True"]. The list is empty if the format supports the model.
+        """
         if self.layout is None:
             return []
         if not isinstance(model.fused, VisionTransformer):
@@ -120,16 +124,16 @@ class Format:
         return self.layout.refused(plain_config(model.fused))
 
     def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
-        """Write the model and its card.
+        """Write the exported model and its model card to `out`.
 
-        `check` takes the reopened export and returns the card; if `check` raises an error, no files
-        remain.
+        `check` takes the reopened export, a function from images to logits, and returns the model
+        card. If `check` raises an error, no files remain.
         """
         with refusals("the format cannot represent"):
             content = self.content(model)
 
         def card(path: Path) -> str:
-            with refusals("vit-export cannot open"):
+            with refusals("vit-export cannot open the export of"):
                 answer = self.open(path, model)
             return check(answer)
 
@@ -156,7 +160,10 @@ def refusals(problem: str) -> Iterator[None]:
 
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
-    """Export the model as a program from images (N,C,S,S), for any N, to logits (N,K)."""
+    """Export the model with torch.export, as a program from images (N,C,S,S) to logits (N,K).
+
+    The program accepts any number N of images.
+    """
     parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
@@ -201,7 +208,10 @@ def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
-    """Return the model as `init_from=` reads it from a file or folder."""
+    """Load an exported model as `init_from=` does; return the function from images to logits.
+
+    The returned function takes uint8 images and normalizes them.
+    """
     found = pretrained(str(path), ViTConfig())
     quick = replace(found.config, init="torch")  # the weights are loaded below
     network = build(quick, model.meta.image_shape, len(found.state["head.weight"])).eval()
@@ -211,7 +221,7 @@ def reopened(path: Path, model: Deployed) -> Answer:
 
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
-    """Return the files of a folder that a library can open: weights and config files."""
+    """Return the files, by name, of a folder that a library can open: weights and config files."""
     assert isinstance(model.fused, VisionTransformer)
     files = layout.files(plain_config(model.fused), model.about)
     contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}
@@ -220,9 +230,10 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
 
 
 def plain_config(model: VisionTransformer) -> ViTConfig:
-    """Return a model's config in the libraries' terms: with all biases, which may be zeros.
+    """Return the config of the model as exported to other libraries.
 
-    Positions that form a single table count as learned.
+    Other libraries expect biases in all layers, so missing biases are exported as zeros. Positions
+    in a single table count as learned.
     """
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
@@ -230,7 +241,10 @@ def plain_config(model: VisionTransformer) -> ViTConfig:
 
 
 def plain_state(model: VisionTransformer) -> State:
-    """Return a model's weights, with its positions as a table, and zeros for missing biases."""
+    """Return the weights of the model as exported to other libraries.
+
+    Missing biases become zeros. Positions become a table, if `plain_config` has learned positions.
+    """
     zeros = {
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
         for name, layer in model.named_modules()

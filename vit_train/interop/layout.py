@@ -1,4 +1,4 @@
-"""A library's names for a Vision Transformer's weights: a table that works both ways."""
+"""Conversion of weights between this program's names and another library's names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ LAYER_SCALE = 1e-5
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model in a library's config files; all other facts follow from the weights."""
+    """Facts about a model, from a library's config files; other facts follow from the weights."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Layout:
-    """A library's names and shapes for the weights, and the settings that it supports."""
+    """A library's names and shapes of weights, and the settings that the library supports."""
 
     # The library's name, as in "timm's layout".
     name: str
@@ -56,7 +56,10 @@ class Layout:
     pack: Callable[[State], State] = dict
 
     def table(self, depth: int) -> dict[str, tuple[str, ...]]:
-        """Map this program's names for a model with `depth` blocks to the library's names."""
+        """Map this program's names of weights, for `depth` blocks, to the library's names.
+
+        Each key maps to one name, or to three if query, key and value are separate layers.
+        """
         found = {}
         for ours, names in self.names.items():
             theirs = (names,) if isinstance(names, str) else names
@@ -69,9 +72,10 @@ class Layout:
         return found
 
     def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
-        """Return the weights under this program's names, and the names of weights left out.
+        """Return the weights under this program's names, and the library's names of unused weights.
 
-        Raise Refused for weights that have no place in this program's model.
+        Raise Refused if a shape does not fit, or if a weight is neither in the table nor in
+        `unused`.
         """
         ours: State = {}
         try:
@@ -90,7 +94,7 @@ class Layout:
         return ours, list(theirs)
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
-        """Return the weights of this program's model under the library's names."""
+        """Return this program's weights under the names and in the shapes of the library."""
         table = self.table(len(state))
         result: State = {}
         for key, value in state.items():
@@ -98,7 +102,11 @@ class Layout:
         return self.pack(result)
 
     def refused(self, config: ViTConfig) -> list[str]:
-        """Return the settings of a model that this layout does not support."""
+        """Return the settings in `config` that the library does not support.
+
+        An example is ["model.qk_norm=True"]. The list is empty if the library supports all
+        settings.
+        """
         return [
             f"model.{name}={getattr(config, name)}"
             for name, values in self.holds.items()
@@ -107,16 +115,16 @@ class Layout:
 
 
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the settings of `model` that follow from the weights.
+    """Return the `model` settings that follow from the names and shapes of the weights.
 
     Raise Refused if the weights are not those of a Vision Transformer.
     """
     needed = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
     if not all(key in state for key in needed):
-        raise Refused("it lacks complete blocks or the patch embedding")
+        raise Refused("it lacks the weights of the patch embedding or of the first block")
     patches, hidden = state[needed[0]], state[needed[2]]
     if patches.ndim != 4 or hidden.ndim != 2 or patches.shape[2] != patches.shape[3]:
-        raise Refused("its patches are not square, or its layers are not matrices")
+        raise Refused("its patches are not square, or the weights of its MLP are not matrices")
     head = "token_mlp" if "pre_head.0.weight" in state else "token"
     return {
         "patch_size": patches.shape[3],

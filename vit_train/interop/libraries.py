@@ -1,4 +1,4 @@
-"""The layouts of timm, torchvision, Hugging Face and vit-pytorch, in this order."""
+"""The layouts of weights in timm, torchvision, Hugging Face and vit-pytorch."""
 
 import math
 from collections.abc import Mapping
@@ -43,7 +43,10 @@ BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
 def with_first_position(state: State) -> State:
-    """Give the class token a position of zeros if it has none, as in DeiT-III and FlexiViT."""
+    """Add a position of zeros for the class token if only the patches have positions.
+
+    Only the patches have positions in DeiT-III and FlexiViT.
+    """
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count = positions.shape[1]
     if "cls_token" not in state or count < 2 or math.isqrt(count) ** 2 != count:
@@ -180,13 +183,13 @@ COLORS = 3  # the same for all images
 
 
 def channels_first(vectors: Tensor) -> Tensor:
-    """Turn flattened patches, channels last, into images: (…,P²·C) → (…,C,P,P)."""
+    """Turn flattened patches with the channels last into images: (…,P²·C) → (…,C,P,P)."""
     side = math.isqrt(vectors.shape[-1] // COLORS)
     return vectors.unflatten(-1, (side, side, COLORS)).movedim(-1, -3)  # type: ignore[no-any-return]
 
 
 def channels_last(patches: Tensor) -> Tensor:
-    """Flatten patches with the channels last: (…,C,P,P) → (…,P²·C)."""
+    """Flatten patches, with the channels last: (…,C,P,P) → (…,P²·C)."""
     return patches.movedim(-3, -1).flatten(-3)
 
 
@@ -251,7 +254,7 @@ LAYOUTS: tuple[Layout, ...] = (TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MOD
 
 
 def layout_of(state: Mapping[str, Tensor]) -> Layout:
-    """Return the layout of a state dict; raise Refused if it is unknown."""
+    """Return the layout that fits the names in a state dict; raise Refused if no layout fits."""
     for layout in LAYOUTS:
         table = layout.table(1)  # recognized by two weights that every Vision Transformer has
         if state.keys() >= {*table["patch_embed.proj.weight"], *table["blocks.0.norm1.weight"]}:

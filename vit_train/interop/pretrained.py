@@ -1,7 +1,6 @@
 """Pretrained models to start from: runs of this program, and weights of other libraries.
 
-The result is the same for all sources: weights under this program's names, and facts about their
-model.
+Every source gives a `Pretrained`: weights under this program's names, and facts about the model.
 """
 
 import json
@@ -42,7 +41,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class Exported:
-    """The metadata of an exported safetensors file, without the parts that `init_from=` ignores."""
+    """The metadata that `init_from=` reads from a safetensors file written by `vit-export`."""
 
     config: dict[str, Any]
     classes: list[str]
@@ -53,7 +52,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The weights of a trained Vision Transformer, and facts about it."""
+    """The weights of a pretrained Vision Transformer, and facts about the model."""
 
     # The name of the weights' original layout; "" for this program's own.
     layout: str
@@ -71,9 +70,11 @@ class Pretrained:
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
-    """Read the model that `init_from=source` names, to start a model with the config `wanted`.
+    """Return the pretrained model that `init_from=source` names.
 
-    Raise ValueError if the source does not exist, or cannot be used for that model.
+    `wanted` is the config of the model to train; it supplies the settings that the source does not
+    state. Raise ValueError if the source does not exist, or if it is not a supported Vision
+    Transformer.
     """
     try:
         if source.startswith(TIMM):
@@ -85,7 +86,7 @@ def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
 
 
 def from_run(source: str) -> Pretrained:
-    """Return the encoder of a run and, if it is a classifier, its head."""
+    """Return the encoder of a run's model, with the head if the model is a classifier."""
     model, meta = load(source)
     encoder = encoder_of(model)
     if encoder is None:
@@ -101,7 +102,7 @@ def from_run(source: str) -> Pretrained:
 
 
 def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
-    """Read weights, and the config files beside them."""
+    """Return the model in a file of weights; also read the config files in the same folder."""
     state, metadata = read_weights(path)
     if OWN in metadata:
         return from_own(state, metadata[OWN])
@@ -114,7 +115,10 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
 
 
 def from_own(state: State, description: str) -> Pretrained:
-    """Return the model in a safetensors file that this program exported."""
+    """Return the model in a safetensors file that `vit-export` wrote.
+
+    `description` is the file's metadata, as JSON.
+    """
     plain = json.loads(description)
     require_plain(plain, "its metadata", JSON_NODES)
     about: Exported = typed(Exported, plain, "its metadata")
@@ -125,7 +129,7 @@ def from_own(state: State, description: str) -> Pretrained:
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
-    """Let timm download a model and build it; raise Refused if that fails."""
+    """Return a model that timm downloads and builds; raise Refused if timm is missing or fails."""
     try:
         timm = import_module("timm")
     except ImportError as error:
@@ -140,17 +144,23 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
-    """Convert a library's weights and facts to this program's; raise Refused if impossible."""
+    """Convert a library's weights and facts to a `Pretrained`.
+
+    `wanted` supplies the settings that the weights and facts do not determine. Raise Refused if
+    this program does not support the model.
+    """
     ours, left = layout.to_ours(state)
     shown = described(ours)
     if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
-        raise Refused("its head reads all tokens, not the class token alone")
+        raise Refused(
+            "its head reads all tokens: with a class token, the head must read only this token"
+        )
     common = {name: values[0] for name, values in layout.holds.items() if len(values) == 1}
     known = common | dict(facts.settings)
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
-        raise Refused("its config.json lacks the number of heads or LayerNorm's eps")
+        raise Refused("the number of heads and LayerNorm's eps in its config.json must be numbers")
     config = replace(wanted, **settings)
     ours = numbers(ours)
     require_whole(ours, config, image_size(ours, config))
@@ -168,9 +178,10 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
 def assumptions(
     layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
 ) -> dict[str, Any]:
-    """Return values for the settings that do not follow from the weights.
+    """Return assumed values for the settings that do not follow from the weights.
 
-    Take them from `wanted` where possible; otherwise, use the library's usual values.
+    The values come from `wanted` if they fit the weights, and otherwise from the library's usual
+    values. `shown` has the settings that follow from the weights.
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0
@@ -185,18 +196,25 @@ def assumptions(
 
 
 def image_size(state: State, config: ViTConfig) -> int:
-    """Return the image size implied by the positions; raise Refused if no square image fits."""
+    """Return the image size, in pixels, that the number of positions implies.
+
+    Without positions, return the patch size. Raise Refused if no square image has this number of
+    positions.
+    """
     if config.positions == "none":
         return config.patch_size
     tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
     side = math.isqrt(max(0, tokens - extra))
     if side**2 != tokens - extra or side == 0:
-        raise Refused(f"its {tokens} positions are not those of a square image")
+        raise Refused(f"its {tokens} positions do not form a square grid")
     return side * config.patch_size
 
 
 def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
-    """Raise Refused unless the weights are complete and fit the model; the head is optional."""
+    """Raise Refused unless the weights have the names and shapes of a model with this `config`.
+
+    The weights of the head may be missing.
+    """
     head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
     model = on_meta(partial(build, config, shape, classes), config)
@@ -209,7 +227,7 @@ def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
 
 
 def numbers(state: State) -> State:
-    """Return the weights in at least single precision; raise Refused unless all are finite."""
+    """Convert half-precision weights to float32; raise Refused unless all are finite floats."""
     for key, value in state.items():
         is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         if not is_real or not value.isfinite().all():

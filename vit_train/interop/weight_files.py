@@ -1,4 +1,4 @@
-"""Find files of weights by path, and read them without running any code."""
+"""Find and read files of weights, without running any code in the files."""
 
 import re
 import zipfile
@@ -26,10 +26,10 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights at `path`.
+    """Return the file of weights at `path`, which is a file or a folder.
 
-    Return None if `path` is missing, a checkpoint, a run or a folder of runs. Raise Refused for a
-    folder that contains neither weights nor a run.
+    Return None if `path` is missing, or is a checkpoint, a run or a folder of runs. Raise Refused
+    for a folder that contains neither weights nor a run.
     """
     if path.is_file():
         return None if is_checkpoint(path) else path
@@ -45,7 +45,7 @@ def weights_file(path: Path) -> Path | None:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the state dict in a file and, for safetensors, its metadata.
+    """Return the state dict and the metadata of a file; only safetensors files have metadata.
 
     Raise Refused if the file has no state dict, or cannot be read without running code.
     """
@@ -62,7 +62,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_torch_file(path: Path) -> Any:
-    """Read a file written by `torch.save`, allowing only plain values and tensors."""
+    """Return the content of a file written by `torch.save`.
+
+    Raise Refused if the content includes anything but plain values and tensors, or if the file
+    could fill the memory.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -77,9 +81,9 @@ def read_torch_file(path: Path) -> Any:
 
 
 def unwrapped(content: Any) -> dict[str, Tensor]:
-    """Find the state dict in a file's content, and remove wrappers' prefixes from its names.
+    """Return the state dict in a file's content, without wrappers' prefixes in the names.
 
-    Raise Refused if the content has no state dict.
+    An example of such a prefix is "module.". Raise Refused if the content has no state dict.
     """
     for _ in WRAPPERS:  # not an endless loop, because a dictionary may contain itself
         if isinstance(content, Mapping):
@@ -97,5 +101,5 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
         is_plain = value.layout is torch.strided and not (value.is_nested or value.is_meta)
         # A tensor may repeat a single number a billion times.
         if not is_plain or value.nbytes > value.untyped_storage().nbytes():
-            raise Refused(f"{name[:80]} has more numbers than the file holds")
+            raise Refused(f"{name[:80]} claims more numbers than the file contains")
     return state

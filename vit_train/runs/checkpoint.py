@@ -1,8 +1,9 @@
-"""A checkpoint: the state of a run at one step, in one file that contains no code.
+"""Checkpoints: the state of a run at one step, in a file that contains no code.
 
-The file has the safetensors format. Its tensors have plain names, such as `model.head.weight`,
-`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata holds everything else as JSON, and a
-checksum of tensors and JSON. In the JSON, {"tensor": NAME} stands for a tensor.
+The file has the safetensors format. Its tensors have names such as `model.head.weight`,
+`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata holds all other values as JSON, and a
+checksum of the tensors and these values. In the JSON, {"tensor": NAME} stands for the tensor called
+NAME.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ MOST_VALUES = 1_000_000
 
 @dataclass(frozen=True)
 class Extended:
-    """The final state of a run that another run extends."""
+    """The length and the final checkpoint of a run that another run extends."""
 
     run: str
     epochs: int
@@ -46,7 +47,7 @@ class Extended:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts about a trained model, stored in its checkpoint."""
+    """Facts about a trained model, stored in the model's checkpoint."""
 
     classes: list[str]
     versions: dict[str, str]
@@ -64,12 +65,12 @@ class Facts:
     def __post_init__(self) -> None:
         for keys in (self.seen, self.seen_before):
             if keys is not None and (keys.dtype != torch.int64 or keys.ndim != 1):
-                raise Refused("the keys of the images must be int64 (N,)")
+                raise Refused("its image keys are not a one-dimensional int64 tensor")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(TrainerState, Facts):
-    """The state of a trainer, with the facts and settings of its model."""
+    """The content of a checkpoint: a trainer's state, a model's facts and a run's settings."""
 
     config: dict[str, Any]
     image_shape: tuple[int, int, int]
@@ -84,12 +85,12 @@ class Checkpoint(TrainerState, Facts):
     written: dict[str, int] = field(default_factory=dict)
 
     def copied(self) -> "Checkpoint":
-        """Return a copy of the checkpoint whose tensors are in main memory."""
+        """Return a copy of the checkpoint, with all tensors copied to CPU memory."""
         content, tensors = apart(self)
         return together(content, {name: tensor.clone() for name, tensor in tensors.items()})
 
     def to_bytes(self) -> bytes:
-        """Return the content of the checkpoint file."""
+        """Return the checkpoint as the bytes of a safetensors file."""
         content, tensors = apart(self)
         described = {"format": FORMAT, "checksum": checksum(content, tensors), "content": content}
         return save(tensors, {KEY: json.dumps(described)})
@@ -98,7 +99,8 @@ class Checkpoint(TrainerState, Facts):
     def load(path: Path) -> "Checkpoint":
         """Read a checkpoint; raise ValueError if the file is missing, damaged or not a checkpoint.
 
-        If the file is damaged, the message names the newest intact checkpoint in its folder.
+        If the file is damaged, the message names the newest intact checkpoint in the same folder,
+        if there is one.
         """
         if not path.exists():
             raise ValueError(f"no checkpoint at {path}{near_path(path)}")
@@ -116,7 +118,10 @@ class Checkpoint(TrainerState, Facts):
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint from an existing file; raise Refused if it is not a valid checkpoint."""
+    """Read a checkpoint from an existing file.
+
+    Raise Refused if the file is damaged or is not a checkpoint.
+    """
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             described = json.loads((file.metadata() or {}).get(KEY, "null"))
@@ -128,7 +133,7 @@ def read(path: Path) -> Checkpoint:
         raise Refused(
             "it is damaged, or not a checkpoint of this version of vit-train: name a run's "
             "folder, or last.safetensors or best.safetensors in its checkpoints/ (init_from= "
-            "also takes weights of other libraries)"
+            "also accepts weights of other libraries)"
         ) from error
     content, noted = described.get("content"), described.get("checksum")
     if not isinstance(content, dict) or noted != checksum(content, tensors):
@@ -137,7 +142,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return True if the file looks like a checkpoint, even a damaged one."""
+    """Return True if a file's metadata marks the file as a checkpoint, even a damaged one."""
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             return KEY in (file.metadata() or {})
@@ -146,7 +151,10 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
-    """Split a checkpoint into its values, with names in place of tensors, and the named tensors."""
+    """Split a checkpoint into JSON values and a dict of tensors.
+
+    Among the JSON values, {"tensor": NAME} stands for the tensor called NAME.
+    """
     tensors: State = {}
 
     def plain(value: Any, name: str) -> Any:
@@ -167,13 +175,16 @@ def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
 
 
 def together(plain: Any, tensors: State) -> Checkpoint:
-    """Rebuild a checkpoint from the results of `apart`; raise Refused if anything is missing."""
+    """Rebuild a checkpoint from the two results of `apart`.
+
+    Raise Refused if a tensor or a value is missing, or if a value has the wrong type.
+    """
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
             if value.keys() == {TENSOR} and isinstance(value[TENSOR], str):
                 if value[TENSOR] not in tensors:
-                    raise Refused(f"it has no tensor {value[TENSOR][:80]}")
+                    raise Refused(f"the tensor {value[TENSOR][:80]} is missing")
                 return tensors[value[TENSOR]]
             return {key: filled(each) for key, each in value.items()}
         return [filled(each) for each in value] if isinstance(value, list) else value
@@ -182,7 +193,7 @@ def together(plain: Any, tensors: State) -> Checkpoint:
 
 
 def checksum(content: Any, tensors: State) -> str:
-    """Return the SHA-256 of plain values and of tensors with their names, types and shapes."""
+    """Return the SHA-256 hash of JSON values and of tensors' names, types, shapes and data."""
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -191,7 +202,7 @@ def checksum(content: Any, tensors: State) -> str:
 
 
 def newest_intact(folder: Path, without: Path | None = None) -> Path | None:
-    """Return the most recently written intact checkpoint in a folder, or None."""
+    """Return the newest intact checkpoint in a folder, other than `without`, or None."""
     files = [file for file in folder.glob("*.safetensors") if file != without and file.is_file()]
     for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError, Refused):

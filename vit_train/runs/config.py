@@ -81,27 +81,30 @@ class TrainConfig(Settings):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     resume: str | None = setting(
-        None, "Resume this run (a run's folder, or one of its checkpoints) with its own settings."
+        None, "Resume this unfinished run (its folder or one of its checkpoints) with its settings."
     )
     extend: str | None = setting(
         None,
-        "Train this finished run for train.epochs more epochs, in a new folder, with its own "
-        "settings.",
+        "Continue training from the end of this finished run (its folder) for train.epochs more "
+        "epochs, in a new folder.",
     )
     fork: str | None = setting(
         None,
-        "Continue a copy of this run, or of one of its checkpoints, in a new folder, changing "
-        "only the settings given.",
+        "Continue a copy of this run (its folder or one of its checkpoints) in a new folder, "
+        "changing only the settings on the command line.",
     )
     config: str | None = setting(
         None,
         "Start a new run with the settings of this run (its folder or config.yaml), changing "
-        "only the settings given.",
+        "only the settings on the command line.",
     )
     name: str | None = setting(
-        None, "Name of the run, for its folder and the tables of vit-results; null: none."
+        None,
+        "Name of the run, used for its folder and in the tables of vit-results; null: no name.",
     )
-    notes: str | None = setting(None, "What the run is for, shown in the tables of vit-results.")
+    notes: str | None = setting(
+        None, "The purpose of the run, shown in the tables of vit-results; null: no note."
+    )
     trackers: list[str] = setting(
         list,
         "Also send the curves to these trackers, each an installed package: trackio (local), "
@@ -120,15 +123,15 @@ class TrainConfig(Settings):
     precision: str = setting(
         "auto",
         "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
-        "supports it, or on a CPU where it multiplies at least 1.2 times as fast as fp32 "
+        "supports bf16, or on a CPU that multiplies at least 1.2 times as fast in bf16 as in fp32 "
         "(measured at the start); otherwise fp32.",
         choices=PRECISIONS,
     )
     compile: bool | str = setting(
         "auto",
         "Compile the model before training: true, false, or auto (only on a GPU). On a CPU, "
-        "compiling takes up to a minute and did not make steps faster; it has not been measured "
-        "on a GPU.",
+        "compiling takes up to a minute and did not make steps faster; its effect on a GPU has "
+        "not been measured.",
         choices=COMPILE,
     )
     deterministic: bool = setting(
@@ -141,18 +144,21 @@ class TrainConfig(Settings):
         super().__post_init__()
         if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
             raise ValueError(
-                "task.class_weights=auto and data.sampler=balanced each make up for uneven "
-                "classes: choose one of them"
+                "task.class_weights=auto and data.sampler=balanced both compensate for "
+                "uneven classes: choose one of them"
             )
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(
                 f"train.patience={self.train.patience} needs validation images, but data.val=none "
-                "sets none aside: choose data.val=split"
+                "does not hold out any: choose data.val=split"
             )
 
 
 def with_defaults(config: TrainConfig) -> TrainConfig:
-    """Fill in the groups that a config made in Python leaves unset, as `vit-train` does."""
+    """Fill in the groups that a config made in Python leaves unset.
+
+    The defaults are a Vision Transformer that classifies generated shapes, trained with AdamW.
+    """
     parts: dict[str, Any] = {
         "model": ViTConfig,
         "task": ClassifyConfig,
@@ -164,16 +170,16 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
 
 
 def readable(config: TrainConfig) -> TrainConfig:
-    """Return a config made in Python as it will be read back from a checkpoint.
+    """Check a config made in Python, and return it as it would be read from a checkpoint.
 
-    Raise ValueError for a group with an unregistered class, or a value of the wrong type.
+    Raise ValueError if a group has an unregistered class, or if a value has the wrong type.
     """
     for group, classes in CHOSEN_BY_NAME.items():
         kind = type(getattr(config, group))
         if kind not in classes.values():
             raise ValueError(
-                f"{kind.__name__} could not be read back from this run's checkpoints: give "
-                f"it a unique name, and register it first: {group.upper()}_CONFIGS[NAME] = "
+                f"{kind.__name__} could not be read back from this run's checkpoints: "
+                f"first register the class under a unique name: {group.upper()}_CONFIGS[NAME] = "
                 f"{kind.__name__}"
             )
     return from_checkpoint(asdict(config))
@@ -184,14 +190,17 @@ store = cache(ConfigStore.instance().store)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
-    """Return True if `key` is among `names`; a name ending with a dot covers all keys below it."""
+    """Return True if `key` is in `names`.
+
+    A name that ends with a dot covers all keys that begin with this name.
+    """
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
 
 
 def register_schemas() -> None:
-    """Register the dataclasses with Hydra as the source of defaults.
+    """Register the settings' dataclasses with Hydra.
 
-    The YAML files then hold only presets.
+    Defaults then come from the dataclasses, and the YAML files in conf/ hold only presets.
     """
     store(name="train_schema", node=TrainConfig)
     for group, classes in CHOSEN_BY_NAME.items():
@@ -205,14 +214,14 @@ Config = TypeVar("Config")
 
 
 def preset_urls(source: str) -> list[str]:
-    """Return the download addresses in a data source's installed preset; [] if there are none."""
+    """Return the download URLs in the installed preset of a data source, or [] without URLs."""
     file = CONF_DIR / "data" / f"{source}.yaml"
     preset: Any = OmegaConf.load(file) if file.is_file() else {}
     return list(preset.get("urls", []))
 
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:
-    """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
+    """Convert a composed config to the dataclass `kind`; raise ValueError for an invalid config."""
     # A group's name is chosen through the group: model=tiny.
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
@@ -223,15 +232,16 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
     for group, classes in CHOSEN_BY_NAME.items():
         part: Any = getattr(result, group, None)
         if type(part) in classes.values() and classes.get(part.name) is not type(part):
-            raise ValueError(f"{group}.name={part.name} cannot be set: choose with {group}=")
+            raise ValueError(f"{group}.name={part.name} cannot be set: use {group}=NAME instead")
     return result
 
 
 def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
-    """Return the schema of a saved run's config: its groups, with their defaults.
+    """Return the schema of a saved run's config: the settings of the run's choices, with defaults.
 
-    If a group's choice is not registered in this program, its schema has only the settings that all
-    choices share; raise ValueError if that group is `needed`.
+    A choice that is not registered, such as a user's own model, has an unknown schema. If the group
+    of this choice is `needed`, raise ValueError; otherwise, use only the settings that all choices
+    of the group share.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
@@ -239,8 +249,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
-                f"the config's {group} must be one of: {', '.join(classes)}; to use another, "
-                "add import= with the module that registers it"
+                f"the config's {group} must be one of: {', '.join(classes)}; if your own "
+                "module registers another one, add import=MODULE"
             )
         if name in classes:
             chosen[group] = classes[name]
@@ -249,18 +259,19 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
 
 @cache
 def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
-    """Return the schema of a run with these classes for its groups; callers must not change it.
+    """Return the config schema for `chosen`, pairs of a group and a class.
 
     The schema is cached, because building it takes 30 ms, and a folder of runs has many configs.
+    Callers must not change the schema.
     """
     return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
 
 
 def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
-    """Return a checkpoint's config, typed and checked.
+    """Convert the config in a checkpoint to a TrainConfig; raise ValueError for an invalid config.
 
-    If a group's choice is not registered here and the group is not `needed`, keep only the settings
-    that all its choices share.
+    If a group's choice is not registered in this program, and the group is not `needed`, keep only
+    the settings that all choices of the group share.
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)
@@ -273,12 +284,15 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
-    """Return the default settings of a saved run, given its choice for each group."""
+    """Return the default value of every setting, given a saved run's choice for each group."""
     return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace a null model.norm_eps with the value that a run without pretrained weights saves."""
+    """In `settings`, replace model.norm_eps=null with NORM_EPS, and return `settings`.
+
+    A run without pretrained weights saves NORM_EPS in place of null.
+    """
     model = settings.get("model")
     if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
         model["norm_eps"] = NORM_EPS
@@ -286,7 +300,7 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """Return the settings in the run's config.yaml or, if that is lost, in the checkpoint.
+    """Return the settings in a run's config.yaml or, if this file is missing, in the checkpoint.
 
     Raise ValueError if the settings cannot be read.
     """

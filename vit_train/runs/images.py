@@ -1,4 +1,4 @@
-"""The images for `vit-eval`: those of the run, or others named on the command line."""
+"""The images to evaluate: the run's own images, or images named on the command line."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from vit_train.runs.trained import Meta
 
 
 class EvalImages(NamedTuple):
-    """The images to evaluate and, if they are the run's own, the run's validation images."""
+    """Images to evaluate; for the run's own images, also the run's validation images."""
 
     images: ImageSet
     val: ImageSet | None = None
@@ -44,9 +44,9 @@ class EvalImages(NamedTuple):
 def evaluated_images(
     given: EvalDataConfig, split: str, meta: Meta
 ) -> tuple[EvalImages, DataConfig]:
-    """Return the images of a split, and their settings.
+    """Return the images of a split, and the data settings that they were loaded with.
 
-    Raise ValueError if their classes are not the model's.
+    Raise ValueError if the classes of the images are not the model's classes.
     """
     config, trained = configured(given, meta), meta.config.data
     if not isinstance(config, FolderConfig):
@@ -62,17 +62,18 @@ def evaluated_images(
 
 
 def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
-    """Return the run's data settings, overridden by those `given` on the command line.
+    """Return the run's data settings, overridden by the settings `given` on the command line.
 
-    Raise ValueError for an unknown source, or for a setting that the source does not have.
+    If the data source differs from the run's, start from the defaults of the new source. Raise
+    ValueError for an unknown source, or for a setting that the source does not have.
     """
     trained = meta.config.data
     chosen = {key: value for key, value in vars(given).items() if value is not None}
     name = chosen.pop("name", trained.name)
     if name not in DATA_CONFIGS:
         raise ValueError(
-            f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; a custom source "
-            "can be loaded only by the program that registers it: choose other images, for "
+            f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; if your own "
+            "module registers this source, add import=MODULE; otherwise choose other images, for "
             "example with data.name=folder"
         )
     kind = DATA_CONFIGS[name]
@@ -80,7 +81,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
     if given.root is not None and kind is ShapesConfig:
         raise ValueError(
-            f"data.root={given.root}: this run's images are drawn, not read from a folder: "
+            f"data.root={given.root}: this run's images are generated, not read from a folder: "
             "add data.name=folder"
         )
     start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
@@ -97,10 +98,10 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
 def folder_images(
     config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
 ) -> EvalImages:
-    """Read a split of the images in a folder.
+    """Read the images of a split from a folder.
 
-    Split the run's own images as in training. From the test images of any other folder, leave out
-    those that the run has seen.
+    If the folder holds the run's own images, split them as in training. Otherwise, leave out the
+    test images that the run has trained or validated on.
     """
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes)
@@ -114,7 +115,7 @@ def folder_images(
 
 
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Return True if these are the images from which the run split off its own test images."""
+    """Return True if the run's training, validation and test images were split from `images`."""
     try:
         data = Dataset(*set_apart(images, "test_fraction", config), tuple(meta.classes))
     except ValueError:  # too few images to split
@@ -123,15 +124,17 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load and split images as in training; if they are the run's own, add its validation images.
+    """Load images and split them as in training.
 
-    Images at another size do not count as the run's own, because they would give a different
+    If the images are the run's own, also return the run's validation images. Images at a different
+    size than in training do not count as the run's own, because they would give a different
     temperature.
     """
     data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
-            f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
+            f"the classes of the images ({listed(data.classes)}) are not the model's "
+            f"({listed(meta.classes)}): choose images of the model's classes"
         )
     tested = replace(data, test=without(data.test, meta.seen_before))
     splits = make_splits(tested, config)
@@ -151,7 +154,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
-    """Leave out test images that were used to train or validate the model.
+    """Leave out test images that the model was trained or validated on; keep other splits whole.
 
     Raise ValueError if no image remains.
     """
@@ -168,16 +171,16 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         images, caveat = unknown, left_out(count)
     elif advantage(split, meta):
         caveat = (
-            "The epoch was chosen on the run's own test images. If these are the same "
-            "images, the result is too optimistic."
+            "The epoch was chosen on the run's own test images. If the evaluated "
+            "images are the same, the result is too optimistic."
         )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
 def left_out(count: int) -> str:
-    """Describe the number of images left out because the model has seen them, or return ""."""
+    """Return a note that `count` images are left out, because the model has seen them; "" for 0."""
     return (
-        f"{counted(count, 'image')} left out because this model, or one that it learned "
+        f"{counted(count, 'image')} left out because this model, or a model that it learned "
         "from, was trained or validated on them."
         if count
         else ""
@@ -185,7 +188,7 @@ def left_out(count: int) -> str:
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:
-    """Describe how many test images are copies of images that the run has seen, or return ""."""
+    """Return a note on test images that are copies of images that the run has seen, or ""."""
     seen = meta.seen if split == "test" else None
     count = 0 if seen is None else int(are_among(images.images, seen).sum())
     return (
@@ -196,7 +199,7 @@ def copies(images: ImageSet, split: str, meta: Meta) -> str:
 
 
 def advantage(split: str, meta: Meta) -> str:
-    """Describe a model's advantage on its run's own images of this split, or return ""."""
+    """Return a note if results on the run's own images of this split are too optimistic, or ""."""
     data = meta.config.data
     if split == "train":
         return "The model was trained on these images."

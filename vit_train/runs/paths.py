@@ -1,4 +1,4 @@
-"""A run's folder: its files, its lock, and how paths name runs and checkpoints."""
+"""A run's folder: its files, its lock, and which run or checkpoint a path names."""
 
 import contextlib
 import itertools
@@ -25,9 +25,9 @@ def builtin_names() -> list[str]:
 
 
 def builtin_checkpoint(path: str | Path) -> Path | None:
-    """Return the file of `builtin:NAME`; None for any other path.
+    """Return the file of the built-in model `builtin:NAME`, or None for any other path.
 
-    Raise ValueError if there is no such model.
+    Raise ValueError if there is no built-in model called NAME.
     """
     if not str(path).startswith(PREFIX):
         return None
@@ -45,9 +45,10 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run's folder, best validation score, and exit status (128 + N after signal N).
+    """The outcome of a run: its folder, best validation score (or None) and exit status.
 
-    `finished` is False if the run was stopped, by a signal or by train.max_minutes.
+    The exit status is 128 + N after signal N, otherwise 0. `finished` is False if a signal or
+    train.max_minutes stopped the run.
     """
 
     folder: Path
@@ -68,7 +69,7 @@ def is_finished(run: Path) -> bool:
 
 
 def last_checkpoint(run: Path) -> Path | None:
-    """Return the latest checkpoint, or None if the run ended before it wrote one.
+    """Return the latest checkpoint of a run, or None if the run has not saved a checkpoint.
 
     A run that was killed while saving may have only last-1.safetensors.
     """
@@ -76,9 +77,9 @@ def last_checkpoint(run: Path) -> Path | None:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Return a run's best checkpoint or, if there is none, its last.
+    """Return the best checkpoint in a run's folder or, if it is missing, the last checkpoint.
 
-    Raise ValueError if the run has neither. A path that is not a folder is returned unchanged.
+    Raise ValueError if both are missing. A path that is not a folder is returned unchanged.
     """
     if not path.is_dir():
         return path
@@ -95,7 +96,7 @@ def checkpoint_at(path: Path) -> Path:
 def run_at(path: Path) -> Path:
     """Return the newest finished run in a folder of runs; return any other path unchanged.
 
-    Raise ValueError if none of the runs is finished.
+    Raise ValueError if no run in the folder is finished.
     """
     summaries = [] if holds_run(path) else list(path.glob(f"*/{SUMMARY}"))
     if not summaries:
@@ -103,15 +104,15 @@ def run_at(path: Path) -> Path:
     finished = [file for file in summaries if is_finished(file.parent)]
     if not finished:
         raise ValueError(
-            f"none of the runs in {path} is finished: name an unfinished one to use it anyway"
+            f"none of the runs in {path} is finished: to use an unfinished run, name its own folder"
         )
     run = max(finished, key=lambda file: file.lstat().st_mtime_ns).parent
-    logger.info(f"taking the newest finished run: {run}")
+    logger.info(f"using the newest finished run: {run}")
     return run
 
 
 def finished_run(path: str) -> Path:
-    """Return the folder of the finished run named by `extend=`, or raise ValueError."""
+    """Return the folder of the run that `extend=` names; raise ValueError if it is not finished."""
     folder = run_at(Path(path))
     if not holds_run(folder):
         raise ValueError(
@@ -131,14 +132,15 @@ def for_shell(path: Path) -> str:
 
 
 def resume_command(run: Path) -> str:
-    """Return the command that resumes a run, given its folder or one of its checkpoints."""
+    """Return the command that resumes a run, given the run's folder or one of its checkpoints."""
     return f"vit-train resume={for_shell(run)}"
 
 
 def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
-    """Return the folder of the run that `key=` names, and the checkpoint if it names one.
+    """Return the run's folder and the checkpoint that the argument `key`=`name` names.
 
-    Raise ValueError if there is no run.
+    The checkpoint is None if `name` is a run's folder. Raise ValueError if `name` is neither a
+    run's folder nor a checkpoint in a run's folder.
     """
     path = Path(name)
     named = path if path.is_file() else None
@@ -146,8 +148,8 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
     if named and (folder == path.parent or path.suffix != SUFFIX):
         raise ValueError(
             f"{key}={name}: this file is not in a run's folder: name the run's folder, or a "
-            f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights of this "
-            f"copy, use init_from={path}"
+            f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights in this "
+            f"file, use init_from={path}"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
@@ -160,7 +162,7 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
 def run_folder(checkpoint: Path) -> Path:
     """Return the folder of a checkpoint's run or, for a file copied elsewhere, the file's folder.
 
-    A built-in model has a folder below outputs/.
+    For a built-in model, return a folder below outputs/.
     """
     if is_builtin(checkpoint):
         return Path("outputs", f"builtin-{checkpoint.stem}")
@@ -169,14 +171,14 @@ def run_folder(checkpoint: Path) -> Path:
 
 
 def summary_file(checkpoint: Path) -> Path:
-    """Return the path of the summary of a checkpoint's run; the file may not exist."""
+    """Return the path of the summary of a checkpoint's run; this file may be missing."""
     if is_builtin(checkpoint):
         return checkpoint.with_suffix(".json")
     return run_folder(checkpoint) / SUMMARY
 
 
 def calibration_file(checkpoint: Path) -> Path:
-    """Return the file to which vit-eval writes the temperatures of a run's checkpoints."""
+    """Return the path of the file where vit-eval stores the temperatures of a run's checkpoints."""
     return run_folder(checkpoint) / "calibration.json"
 
 
@@ -184,16 +186,17 @@ LOCK = ".lock"
 
 
 def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Lock the folder within the block; raise InUse if another process has locked it."""
+    """Within the block, lock the folder; raise InUse if another process has already locked it."""
     return exclusive(folder / LOCK)
 
 
 @contextlib.contextmanager
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
-    """Lock a folder for a new run; raise InUse if it contains a run or is locked.
+    """Within the block, lock a folder for a new run; yield the folder's path.
 
-    Unless the user `named` the folder, append -2, -3 and so on to its name instead of raising. A
-    run that ends before its first step leaves no files and no empty folders.
+    If the folder already contains a run or is locked, append -2, -3 and so on to its name; but if
+    the user `named` the folder, raise InUse. If the run ends before its first step, remove its
+    files and empty folders.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):
@@ -209,7 +212,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Lock the folder; on exit, remove its new files unless the run has begun.
+    """Within the block, lock the folder; on exit, remove the new lock and log if no run has begun.
 
     Raise InUse if the folder already contains a run or is locked.
     """
@@ -218,7 +221,7 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
     with removed_if_empty(folder, named), sole_writer(folder):
         if holds_run(folder):
             raise InUse(
-                f"{folder} already contains a run: choose another folder, or resume it with "
+                f"{folder} already contains a run: choose another folder, or resume the run with "
                 f"{resume_command(folder)}"
             )
         try:
@@ -231,10 +234,10 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
-    """Remove the folder on exit if it is empty.
+    """On exit, remove the folder if it is empty.
 
-    Unless the user `named` the folder, remove its empty parents, too, up to the current folder:
-    Hydra creates outputs/NAME/TIME before the command's settings are checked.
+    Unless the user `named` the folder, also remove the empty folders above it, up to the current
+    folder. Hydra creates outputs/NAME/TIME before the settings are checked.
     """
     try:
         yield

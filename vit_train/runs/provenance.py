@@ -1,4 +1,4 @@
-"""The origin of a result: program versions, the commit, the machine."""
+"""The origin of a result: program versions, commit and machine."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(package: str) -> str:
-    """Return a package's version, or "not installed", as in a checkout without pip install."""
+    """Return the version of a package, or "not installed" if pip has not installed the package."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -39,10 +39,10 @@ def version_of(package: str) -> str:
 
 @cache
 def commit(top: Path = TOP) -> str | None:
-    """Return a checkout's commit, with "+changes" if tracked files differed at the first call.
+    """Return the commit of the checkout `top`, with "+changes" if tracked files have changed.
 
-    The first call is at the start of a run, so commits made during training do not count. Return
-    None if there is no checkout, or if git fails.
+    Return None if `top` is not a checkout, or if git fails. The result is cached at the start of a
+    run, so commits made during training do not count.
     """
     if (top / ".git").exists():
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -73,7 +73,7 @@ def machine(device: torch.device) -> dict[str, str | int | None]:
 
 
 def cpu_model() -> str:
-    """Return the CPU's name, or "" if the system does not report it."""
+    """Return the name of the CPU, or "" if the system does not report the name."""
     with contextlib.suppress(OSError):
         text = CPUINFO.read_text(errors="replace", encoding="utf-8")
         if found := re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE):  # absent on ARM
@@ -82,7 +82,10 @@ def cpu_model() -> str:
 
 
 def command_line(arguments: list[str] | None = None) -> str:
-    """Return this process's command (with other `arguments`, if given), quoted for the shell."""
+    """Return the command line of this process, quoted for the shell.
+
+    If `arguments` are given, they replace the process's own arguments.
+    """
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
     program = {
         "vit_train": ["python", "-m", module],  # needed by torchrun

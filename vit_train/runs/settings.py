@@ -22,68 +22,85 @@ MOST_COMPARED = 8
 
 @dataclass
 class TrainedConfig(Settings):
-    """Settings of the commands that use a checkpoint."""
+    """Settings of all commands that load a trained model."""
 
-    ckpt: str = setting("???", "A run, a checkpoint, a folder of runs, or builtin:cifar10.")
-    weights: str = setting("auto", "auto (EMA if available), ema, or raw.", choices=WEIGHTS)
+    ckpt: str = setting(
+        "???",
+        "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
+        "newest finished run), or builtin:cifar10.",
+    )
+    weights: str = setting(
+        "auto", "The weights: auto (EMA if available), ema, or raw.", choices=WEIGHTS
+    )
 
 
 @dataclass
 class EvalDataConfig(Settings):
-    """Settings of the images to evaluate; null means the run's value."""
+    """Settings of the images to evaluate; null stands for the run's own value."""
 
     group: ClassVar[str] = "data"
 
     name: str | None = setting(
-        None, "A different source of images than the run's, for example folder."
+        None, "The source of the images, for example folder; null: the run's own source."
     )
-    root: str | None = setting(None, "The folder that holds the images.")
+    root: str | None = setting(
+        None, "The folder that holds the images; null: the run's own folder."
+    )
     download: bool = setting(
         False,
-        "Download missing images; this setting is never taken from the run, which may be "
+        "Download missing images. The run's own value is ignored, because the run may be "
         "somebody else's.",
     )
     image_size: int | None = setting(
         None,
-        "Evaluate at a different image size than in training; learned positions are interpolated.",
+        "The image size; null: as in training. At another size, learned positions are "
+        "interpolated.",
         at_least=1,
     )
     on_error: str | None = setting(
         None,
-        "Files in a folder that cannot be decoded: stop and list them, or skip them.",
+        "What to do with image files that cannot be decoded: stop and list them, or skip them; "
+        "null: as in training.",
         choices=ON_ERROR_CHOICES,
     )
     max_pixels: int | None = setting(
         None,
-        "Images in a folder with more pixels than this are treated as undecodable.",
+        "Treat image files with more pixels than this as files that cannot be decoded.",
         at_least=1,
     )
     val_subset: int | None = setting(
         None,
-        "Use only this many validation images, stratified. If the images are not the run's own, "
-        "vit-eval fits the temperature on this subset.",
+        "Use only this many validation images, stratified by class. If the images are the run's "
+        "own, vit-eval also fits a temperature on this subset, without saving the temperature.",
         at_least=1,
     )
     test_subset: int | None = setting(
-        None, "Use only this many test images, stratified.", at_least=1
+        None, "Use only this many test images, stratified by class.", at_least=1
     )
 
 
 @dataclass
 class EvalConfig(TrainedConfig):
-    """All settings of `vit-eval`; null means as in training."""
+    """All settings of `vit-eval`; null stands for the value used in training."""
 
     ckpt: Any = setting(
         "???",
-        "A run, a checkpoint, a folder of runs, or builtin:cifar10; [A,B] compares several, "
-        "with a significance test.",
+        "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
+        "newest finished run), or builtin:cifar10; [A,B] compares several, with a significance "
+        "test.",
     )
     split: str = setting(
         "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")
     )
-    batch_size: int | None = setting(None, "Images per batch.", at_least=1)
+    batch_size: int | None = setting(
+        None, "Number of images per batch; null: as in training.", at_least=1
+    )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
-    precision: str | None = setting(None, "fp32, tf32, bf16 or fp16.", choices=PRECISIONS)
+    precision: str | None = setting(
+        None,
+        "fp32, tf32, bf16 or fp16; null: as in training, or fp32 if the device lacks it.",
+        choices=PRECISIONS,
+    )
     tta: str = setting(
         "none",
         "Test-time augmentation, reported separately: none, or flip (the mean of the "
@@ -108,9 +125,11 @@ class EvalConfig(TrainedConfig):
         several = isinstance(self.ckpt, list)
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
         if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
-            raise ValueError(f"ckpt=[A,B] compares 2 to {MOST_COMPARED} checkpoints")
+            raise ValueError(f"ckpt=[A,B,…] must name 2 to {MOST_COMPARED} checkpoints")
         if several and (self.tta != "none" or self.robustness):
-            raise ValueError("tta= and robustness= are for one checkpoint, not for ckpt=[A,B]")
+            raise ValueError(
+                "tta= and robustness= work with one checkpoint only, not with ckpt=[A,B]"
+            )
 
 
 @dataclass
@@ -119,8 +138,8 @@ class PredictConfig(TrainedConfig):
 
     images: Any = setting(
         "???",
-        "A file, a folder, a pattern such as photos/*.jpg, a list of them, or - for paths on "
-        "standard input.",
+        "An image file, a folder, a pattern such as photos/*.jpg, a list such as [A,B], or - to "
+        "read paths from standard input.",
     )
     out: str | None = setting(
         None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
@@ -147,7 +166,8 @@ class ExplainConfig(TrainedConfig):
     method: str = setting(
         "relevance",
         "relevance: the regions that raised the class's logit; rollout: attention combined "
-        "over all layers; attention: the attention of one layer; all: all three side by side.",
+        "over all layers; attention: the attention of one layer (layer=); "
+        "all: all three side by side.",
         choices=("relevance", "rollout", "attention", "all"),
     )
     layer: int = setting(
@@ -157,7 +177,7 @@ class ExplainConfig(TrainedConfig):
     score: int = setting(
         0,
         "Also score the method on this many test images: by deleting patches and, where the "
-        "positions of objects are known, by the pointing game.",
+        "positions of objects are known, by the pointing game; 0: no score.",
         at_least=0,
     )
     out: str | None = setting(
@@ -167,8 +187,8 @@ class ExplainConfig(TrainedConfig):
     )
     html: str | None = setting(
         None,
-        "Write a web page instead of pictures: a single .html file in which the model runs "
-        "in a browser, on the first `count` test images and on any photo.",
+        "Instead of pictures, write a web page to this .html file. The page runs the model in the "
+        "browser, on the first `count` test images and on any photo.",
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
@@ -190,8 +210,8 @@ class ExportConfig(TrainedConfig):
 
     format: str = setting(
         "onnx",
-        "onnx; torch: a torch.export program; safetensors: the weights, with vit_train's "
-        "parameter names; timm or hf (Hugging Face): a folder that these libraries open.",
+        "The format: onnx; torch (a torch.export program); safetensors (the weights, under "
+        "vit_train's names); timm or hf (a folder that timm or Hugging Face opens).",
         choices=("onnx", "torch", "safetensors", "timm", "hf"),
     )
     out: str | None = setting(
@@ -206,6 +226,14 @@ class ExportConfig(TrainedConfig):
     # Test images on which the export is also checked, if they are present.
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.normalize and self.format not in ("onnx", "torch"):
+            raise ValueError(
+                f"normalize=false is only for format=onnx and format=torch: format={self.format} "
+                "never normalizes images"
+            )
+
 
 @dataclass
 class SheetConfig(Settings):
@@ -214,12 +242,12 @@ class SheetConfig(Settings):
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     # At most 30 rows and columns, because matplotlib takes minutes to lay out more.
-    images: int = setting(6, "Number of images.", at_least=1, at_most=30)
+    images: int = setting(6, "Number of training images, one per row.", at_least=1, at_most=30)
     variants: int = setting(
         8, "Number of augmented versions of each image.", at_least=1, at_most=30
     )
     seed: int = seed_setting(0, "Seed for the augmentation.")
-    out: str = setting("augmented.png", "The picture to write: .png, .pdf or .svg.")
+    out: str = setting("augmented.png", "The picture file to write: .png, .pdf or .svg.")
 
 
 @dataclass
@@ -227,12 +255,14 @@ class InspectConfig(TrainConfig):
     """All settings of `vit-inspect`: those of `vit-train`, plus image_size, classes and out."""
 
     image_size: int | None = setting(
-        None, "The side of the images in pixels; null: that of the data.", at_least=1
+        None, "Side length of the images in pixels; null: the image size of the data.", at_least=1
     )
     classes: int | None = setting(
-        None, "The number of classes; null: that of the data.", at_least=1
+        None, "Number of classes; null: the number in the data.", at_least=1
     )
-    out: str = setting("positions.png", "The picture of the position table, if the model has one.")
+    out: str = setting(
+        "positions.png", "The picture file for the position table, if the model has one."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

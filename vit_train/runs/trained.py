@@ -65,7 +65,7 @@ def named(image: Picture) -> str:
 class Meta(Facts):
     """A trained model's config, task, facts and training progress.
 
-    `temperature` is None if it is unknown for these weights at this image size.
+    `temperature` is None if it is not known for the loaded weights at the loaded image size.
     """
 
     path: Path
@@ -86,18 +86,22 @@ class Meta(Facts):
         """Raise ValueError if the model's outputs contain NaN or infinity."""
         if not outputs.isfinite().all():
             raise ValueError(
-                f"{self.path}: the model's outputs are NaN, so its weights must be damaged"
+                f"{self.path}: the model's outputs contain NaN or infinity, so its weights must be "
+                "damaged"
             )
 
 
 class Trained(NamedTuple):
-    """A trained model and its metadata; `model, meta = load(...)` unpacks it."""
+    """A trained model and its metadata; to unpack both, write `model, meta = load(...)`."""
 
     model: nn.Module
     meta: Meta
 
     def __repr__(self) -> str:
-        """Return one line; the default for a named tuple would show the whole model and config."""
+        """Return one line: the path, the number of parameters and the number of classes.
+
+        The default of a named tuple would show the whole model and config.
+        """
         return (
             f"Trained('{self.meta.path}', "
             f"{sum(each.numel() for each in self.model.parameters()):,} parameters, "
@@ -105,10 +109,10 @@ class Trained(NamedTuple):
         )
 
     def preprocess(self, image: Picture) -> Tensor:
-        """Return an image as the model's input: normalized float32 (C,S,S).
+        """Return an image as the model's input: normalized float32 (C,S,S), at the model's size S.
 
-        Images of any size are scaled and center-cropped to the model's image size. Raise ValueError
-        for an image that cannot be decoded.
+        An image of any size is scaled, then cropped to the center. Raise ValueError for an image
+        that cannot be decoded.
         """
         try:
             pixels = self.pixels(image)
@@ -119,10 +123,11 @@ class Trained(NamedTuple):
     def predict(
         self, images: Picture | Iterable[Picture], topk: int = 5
     ) -> Prediction | list[Prediction]:
-        """Classify one image, or each of several images.
+        """Return the prediction for one image, or a list of the predictions for several images.
 
-        Probabilities are calibrated if the model's temperature is known. Raise ValueError for an
-        image that cannot be decoded, and for a model that does not classify.
+        Each prediction has the `topk` most probable classes. Probabilities are calibrated if the
+        model's temperature is known. Raise ValueError for an image that cannot be decoded, and for
+        a model that does not classify.
         """
         several = [images] if isinstance(images, Picture) else list(images)
         found = []
@@ -139,12 +144,16 @@ class Trained(NamedTuple):
         max_pixels: int = MAX_PIXELS,
         doubts: Doubts | None = None,
     ) -> Iterator[PredictionOrError]:
-        """Yield the prediction for each image or, if it cannot be decoded, the reason.
+        """Yield each image's prediction or, for an image that cannot be decoded, the reason.
 
-        Only a few images are in memory at a time. Record possible faults of files in `doubts`.
+        Only a few images are in memory at a time. If `doubts` is given, add to it the files that
+        can be read but look faulty, for example because an image has only one color. Raise
+        ValueError if the model does not classify.
         """
         if not self.meta.task.needs_labels:
-            raise ValueError(f"task={self.meta.config.task.name} does not classify images")
+            raise ValueError(
+                f"task={self.meta.config.task.name} does not classify images: choose a classifier"
+            )
         at_once = min(AT_ONCE, self.at_once)
         for first in range(0, len(images), at_once):
             read: list[Tensor | str] = []
@@ -164,9 +173,9 @@ class Trained(NamedTuple):
         doubts: Doubts | None = None,
         size: int | None = None,
     ) -> Tensor:
-        """Return an image, uint8 (C,S,S), at the model's size or, if given, at `size`.
+        """Return an image as uint8 (C,S,S), where S is `size` or, if None, the model's image size.
 
-        Raise BrokenImage if it cannot be decoded.
+        Raise BrokenImage if the image cannot be decoded.
         """
         size = size or self.meta.image_shape[1]
         with decoding():
@@ -181,7 +190,10 @@ class Trained(NamedTuple):
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
-        """Classify uint8 images (B,C,S,S) on the model's device, in vit-eval's micro-batches."""
+        """Return the predictions for uint8 images (B,C,S,S), computed on the model's device.
+
+        Images are split into micro-batches as in vit-eval.
+        """
         normalize, precision = self.normalize, self.precision
         with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
             parts = workers.map(
@@ -201,9 +213,9 @@ class Trained(NamedTuple):
 
     @torch.no_grad()
     def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
-        """Return the class probabilities (B,K), float64, of normalized images on the device.
+        """Return the class probabilities (B,K), float64, of normalized images (B,C,S,S).
 
-        Compute them in the model's own precision unless `precision` is given.
+        The images must be on the model's device. The precision is the model's own, unless given.
         """
         with (precision or self.precision).autocast():
             logits: Tensor = self.model.forward(images).double()
@@ -212,7 +224,7 @@ class Trained(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Return the number of images whose forward pass fits into SHARE of the memory."""
+        """Return how many images a forward pass can take without exceeding SHARE of the RAM."""
         each = forward_bytes(self.meta.config.model, self.meta.image_shape)
         # Memory counts as infinite if the system does not report it.
         return max(1, int(min(SHARE * memory_bytes() / each, 1e9)))
@@ -223,12 +235,12 @@ class Trained(NamedTuple):
 
     @property
     def normalize(self) -> Normalize:
-        """Return the normalization used in training, on the model's device."""
+        """Return the normalization used in training, as a module on the model's device."""
         return Normalize(self.meta.statistics, self.device)
 
     @property
     def precision(self) -> Precision:
-        """Return the training precision; if this device lacks it or is slow in it, return fp32."""
+        """Return the run's precision, or fp32 if the device lacks it or computes slowly in it."""
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
@@ -242,16 +254,16 @@ def load(
     weights: str = "auto",
     image_size: int | None = None,
 ) -> Trained:
-    """Load a trained model, in eval mode, and its metadata.
+    """Load a trained model in eval mode onto `device`, with the model's metadata.
 
-    The result classifies images, `load(path).predict("photo.jpg")`, and can be unpacked into model
-    and metadata.
+    To classify an image, call `load(path).predict("photo.jpg")`. To get the model itself, unpack
+    the result: `model, meta = load(path)`.
 
-    `path` is a checkpoint, a run folder (its best checkpoint), a folder of runs (the newest one
-    that is finished), or a built-in model, "builtin:cifar10". `weights` is "ema", "raw" or "auto"
-    (the averaged weights if there are any). `image_size` builds the model for images of a different
-    size than in training, with its learned positions interpolated. Raise ValueError if the file is
-    missing, damaged, or not a checkpoint, or if an argument is invalid.
+    `path` is a checkpoint, a run's folder (which stands for its best checkpoint), a folder of runs
+    (its newest finished run), or a built-in model, "builtin:cifar10". `weights` is "ema" for
+    averaged weights, "raw", or "auto" (averaged weights if there are any). `image_size`, if given,
+    replaces the training image size; learned positions are interpolated. Raise ValueError if the
+    file is missing, damaged, or not a checkpoint, or if an argument is invalid.
     """
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)
@@ -276,12 +288,17 @@ def load(
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
-    """Return "ema" or "raw", and those weights; raise ValueError if the checkpoint lacks them."""
+    """Return the name of a checkpoint's weights, "ema" or "raw", and the weights.
+
+    `asked` is "ema", "raw" or "auto" (averaged weights if there are any). Raise ValueError for any
+    other name, and if the checkpoint lacks averaged weights that are asked for.
+    """
     if asked not in WEIGHTS:
         raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     if asked == "ema" and checkpoint.ema is None:
         raise ValueError(
-            "weights=ema: this run kept no moving average of the weights (train.ema_decay)"
+            "weights=ema: this run kept no moving average of the weights (train.ema_decay): "
+            "use weights=raw"
         )
     if asked == "raw" or checkpoint.ema is None:
         return "raw", checkpoint.model
@@ -291,17 +308,17 @@ def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
 def checked_task(
     checkpoint: Checkpoint, config: TrainConfig, state: State, image_size: int | None
 ) -> Task:
-    """Return the checkpoint's task, for images of `image_size` if given.
+    """Return the checkpoint's task at `image_size` or, if None, at the training image size.
 
-    Raise ValueError unless the model's shapes match `state` and the model fits into memory. Check
-    both before allocating memory, so that a small file cannot demand a huge model.
+    Raise ValueError unless the shapes in `state` match the model, and the model fits into memory.
+    Both are checked before memory is allocated, so that a small file cannot demand a huge model.
     """
     channels, trained_size, _ = checkpoint.image_shape
     num_classes = len(checkpoint.classes)
     if num_classes < 1 or trained_size < 1 or channels != CHANNELS:
         raise ValueError(
             f"the checkpoint has {counted(num_classes, 'class')} and images of "
-            f"{trained_size} by {trained_size} with {counted(channels, 'channel')}: it must "
+            f"{trained_size} by {trained_size} pixels with {counted(channels, 'channel')}: it must "
             f"have at least one class, a positive image size and {CHANNELS} channels"
         )
 
@@ -313,7 +330,9 @@ def checked_task(
     _, model = at_size(trained_size)
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
-        raise ValueError("the checkpoint's weights do not match its config")
+        raise ValueError(
+            "the checkpoint's weights do not match its config: the file must be damaged"
+        )
     task, model = at_size(image_size or trained_size)
     require_bounded_memory(config, model, task.image_shape)
     return task
@@ -322,9 +341,9 @@ def checked_task(
 def require_bounded_memory(
     config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
 ) -> None:
-    """Raise ValueError if, at this image size, the model needs more memory than this machine has.
+    """Raise ValueError if the model, at this image size, needs more memory than the machine has.
 
-    Attention and tables of positions grow with the image size, whatever the size of the file.
+    Attention and position tables grow with the image size, even if the checkpoint is a small file.
     """
     image_size = image_shape[1]
     require_few_patches(config.model, image_size)
@@ -332,7 +351,8 @@ def require_bounded_memory(
     tables = [table for each in positions for table in each.parameters()]
     require_memory(
         bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
-        f"an image of {image_size} by {image_size}, with this model's positions and attention,",
+        f"an image of {image_size} by {image_size} pixels, with this model's positions and "
+        "attention,",
         "choose a smaller data.image_size",
     )
 
@@ -340,22 +360,25 @@ def require_bounded_memory(
 def statistics_of(
     mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
 ) -> Statistics:
-    """Return the mean and std as Statistics; raise ValueError if they cannot normalize images."""
+    """Return `mean` and `std` as Statistics; raise ValueError if they are invalid.
+
+    Each must have one finite value per channel, and every std must be positive.
+    """
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
         raise ValueError(
-            f"a mean of {mean} and a std of {std} cannot normalize images of {channels} channels "
-            "(data.mean, data.std)"
+            f"mean {mean} and std {std} must each have {channels} finite values, one per channel, "
+            "and each std must be positive (data.mean, data.std)"
         )
     return Statistics(mean, std)
 
 
 def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
-    """Return the temperature stored in the checkpoint or, failing that, the one from vit-eval.
+    """Return the temperature from the checkpoint or, without one, from vit-eval's calibration file.
 
-    vit-eval writes it to the run's folder. Return None if the temperature is unknown for these
-    weights at this image size, or is out of range.
+    Return None if neither has a temperature for these weights, if the model's image size differs
+    from training, or if the temperature is not between LEAST and MOST.
     """
     noted = noted_temperatures(meta.path) or {}
     value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
@@ -363,14 +386,18 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 
 
 def temperature_key(meta: Meta) -> str:
-    """Return a key with a checksum of the weights' file, which may later hold other weights."""
+    """Return the key of a model's temperature in the calibration file.
+
+    The key includes the checkpoint's checksum, because the file may later hold other weights.
+    """
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 
 def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
-    """Return the temperatures that vit-eval has recorded, by checkpoint and weights.
+    """Return the temperatures in a run's calibration file, by `temperature_key`.
 
-    Return None if the file is damaged or was not written by vit-eval.
+    Return {} if there is no file, and None if vit-eval did not write the file or the file is
+    damaged.
     """
     try:
         content = read_object(calibration_file(checkpoint))
@@ -380,12 +407,15 @@ def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
 
 
 def encoder_of(model: nn.Module) -> Encoder | None:
-    """Return the model's encoder (a classifier is one, an autoencoder contains one), or None."""
+    """Return the model's encoder, or None if the model has none.
+
+    A classifying Vision Transformer is itself an encoder; an autoencoder contains an encoder.
+    """
     return next((each for each in model.modules() if isinstance(each, Encoder)), None)
 
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's settings without paths of the machine that trained it."""
+    """Return a run's settings without the paths on the machine that trained the model."""
     paths = {key: Path(value).name for key, value in config["task"].items() if key == "teacher"}
     task, data = config["task"] | paths, config["data"] | {"root": "data", "download": False}
     return config | {"data": data, "task": task} | dict.fromkeys(("init_from", *CONTINUED))
