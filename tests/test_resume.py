@@ -513,7 +513,7 @@ def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: Small
     ):
         run.fails(words, *more, *arguments)
     rewrite(last, fingerprint="0")
-    run.fails("the images on disk are not those that it was trained on", *more, "extend=run")
+    run.fails("the images on disk have changed since it was saved", *more, "extend=run")
     assert not Path("new").exists()
 
 

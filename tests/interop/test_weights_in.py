@@ -156,8 +156,8 @@ def test_a_run_begins_with_a_folder_of_hugging_face(run: Run) -> None:
     model, meta, said = began(run, "theirs")
     assert list(meta.statistics.mean) == MEAN and list(meta.statistics.std) == STD
     assert (
-        "its head is reused, because both have the same number of classes (their names are unknown)"
-        in said
+        "its head is reused, because both models have the same number of classes (their names are "
+        "unknown)" in said
     )
     batch = images().float()
     torch.testing.assert_close(model(batch), logits_of(theirs, batch), rtol=0, atol=1e-4)

@@ -12,12 +12,15 @@ from vit_train.tasks.config import DistillConfig
 
 
 def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
-    """Load the trained classifier that `task.teacher` names; None for other tasks."""
+    """Load the model that task.teacher= names; return None if the task is not distillation."""
     return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
 
 
 def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
-    """Return the task with its teacher; raise ValueError if the teacher does not fit the data."""
+    """Return the distillation task with its teacher; `normalize` is the student's normalization.
+
+    Raise ValueError if the teacher does not classify images of this size into these classes.
+    """
     assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
     if not meta.task.needs_labels:
