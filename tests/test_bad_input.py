@@ -240,7 +240,7 @@ TYPED = {
     "vit-eval ckpt=mae tta=flip": "classifiers",
     "vit-eval ckpt=mae robustness=true": "classifiers",
     "vit-eval ckpt=[mae,run]": "classifiers",
-    "vit-eval ckpt=[run,builtin:cifar10]": "have different classes",
+    "vit-eval ckpt=[run,builtin:cifar10]": "their classes differ",
     "vit-eval ckpt=run weights=ema": "this run kept no moving average of the weights",
     "vit-predict ckpt=mae images=x.jpg": "task=reconstruct does not classify images",
     "vit-predict ckpt=mae images=x.jpg out=a.txt": "must end in .csv or .jsonl",

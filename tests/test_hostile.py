@@ -200,7 +200,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     crafted(checkpoint, lambda content, tensors: [
         weight.fill_(float("nan")) for name, weight in tensors.items() if name.startswith("model.")
     ])  # fmt: skip
-    run.fails("its weights are damaged, or its training", "vit-eval", "ckpt=crafted.pt")
+    run.fails("the weights are damaged, or the training", "vit-eval", "ckpt=crafted.pt")
     write_images(".", ["photo.png"])
     for command in ("vit-explain", "vit-predict"):
         chosen = ["ckpt=crafted.pt", "images=photo.png"]
