@@ -247,7 +247,7 @@ TYPED = {
     "vit-train resume=run checkpoint.metric=loss": "cannot change checkpoint.metric",
     "vit-train config=run experiment=mae": "config= and experiment= are two sets of settings",
     "vit-train config=nowhere": "nowhere cannot be read: ",
-    "vit-results run --baseline depth=9": "--baseline=depth=9 fits 0 of the rows, not one",
+    "vit-results run --baseline depth=9": "--baseline=depth=9 matches 0 rows, but must match one",
     "vit-explain ckpt=run method=attention layer=3": "layer=3: the model has layers 1 to 2",
     "vit-explain ckpt=run method=attention layer=0": "layer=0: the model has layers 1 to 2",
     "vit-explain ckpt=run layer=1": "layer=1 is only for method=attention",

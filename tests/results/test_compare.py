@@ -402,7 +402,7 @@ def test_differences_are_of_the_same_seeds() -> None:
     other = cells(table(groups, find_baseline(groups, "model.positions=none")))
     assert other[0][title] == "+5.00 (-7.71 to +17.71)"
     for words, count in (("positions=sinusoidal", 0), ("", 0)):
-        with pytest.raises(ValueError, match=f"fits {count} of the rows, not one: choose from"):
+        with pytest.raises(ValueError, match=f"matches {count} rows, but must match one of: "):
             find_baseline(groups, words)
 
 

@@ -84,7 +84,7 @@ def wrapped(label: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a chart: a group's label, its runs' results, their 95 % interval, a text at right."""
+    """A row of a chart: a group's label, its runs' results, their 95 % interval, and a text."""
 
     label: str
     points: Sequence[float]

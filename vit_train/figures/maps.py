@@ -54,7 +54,7 @@ IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.77
 
 
 def gallery_size(task: Task, model: nn.Module) -> int:
-    """Return the number of images in a gallery; 0 if one image's attention takes too much memory."""
+    """Return the number of images to draw; 0 if one image's attention takes too much memory."""
     most = min(IMAGES, images_across(task) * ROWS)
     return min(most, images_at_once(model)) if isinstance(model, VisionTransformer) else most
 
