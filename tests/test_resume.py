@@ -532,7 +532,7 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
     # Weights that stay as they are: no epoch is better than the first.
     few = [*SMALL, "data.train_images=60", "data.test_images=20", "checkpoint.every_steps=1"]
     still = ["vit-train", *few, "optim.lr=1e-30", "train.epochs=9", "train.patience=1"]
-    words = "stopped early after epoch 2: no better epoch in the last 1"
+    words = "stopped early after epoch 2: no better epoch within train.patience=1"
     run.says(words, *still, "hydra.run.dir=whole")
     said = summary("whole")
     assert said["status"] == "finished" and said["stopped_early"] and said["epochs"] == 2

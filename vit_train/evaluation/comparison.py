@@ -25,9 +25,9 @@ from vit_train.runs.trained import Meta
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
-    """Evaluate each checkpoint, and write a comparison of each pair.
+    """Evaluate each checkpoint, and write a comparison of each pair into a folder.
 
-    Write into `config.out` or, by default, into a folder beside the first checkpoint's results.
+    The default of `config.out` is a folder beside the first checkpoint's results.
     Raise ValueError if a model is not a classifier, or if the models' classes or images differ.
     """
     models = [load_for(config, each) for each in config.ckpt]
@@ -201,7 +201,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints' paths without the first and last folders that all paths share."""
+    """Return the checkpoints' paths without the folders that all share at the start or the end."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints

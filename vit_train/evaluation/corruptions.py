@@ -15,7 +15,10 @@ def gaussian_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def shot_noise(x: Tensor, white: float, generator: torch.Generator) -> Tensor:
-    """Replace each value by a random (Poisson) number of photons, on average `white` for white."""
+    """Replace each value by a random (Poisson) number of photons, scaled back to the range of x.
+
+    A value of 1 gives `white` photons on average.
+    """
     return torch.poisson(x * white, generator=generator) / white
 
 

@@ -144,7 +144,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return an explainer for a model; if the model cannot be explained, log why, return None."""
+    """Return an explainer for a model, or log why the model cannot be explained and return None."""
     # Uncalibrated probabilities, as everywhere else in an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
     try:
@@ -209,7 +209,7 @@ def pictures(
     run: dict[str, Any],
     curve: Curve,
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the name and the drawing of each figure of an evaluation.
+    """Yield (name, figure) for each figure of an evaluation.
 
     `run` is the summary of the model's run and `curve` its training curve; either may be empty.
     """

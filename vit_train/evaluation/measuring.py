@@ -97,7 +97,7 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
 def numbers(
     result: Evaluation, classes: Sequence[str], temperature: float | None
 ) -> dict[str, Any]:
-    """Return a result's metrics and, with a `temperature`, its calibrated metrics, by name."""
+    """Return a result's metrics by name; with a `temperature`, include the calibrated metrics."""
     content: dict[str, Any] = {"result": result_dict(result)}
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)

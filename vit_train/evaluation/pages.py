@@ -1,6 +1,6 @@
 """The page report.html for one model or for several; the page needs no other files.
 
-Its text comes from the templates, and its numbers are those in results.json.
+The text comes from the templates; the numbers are those in results.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,8 +60,8 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
 
     `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
     its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
-    maps cells to their first images, each as name, confidence and WebP data. It includes all cells
-    or, for more than MOST_NAMED classes, only `pairs`.
+    maps cells to their first images, each as name, confidence and WebP data. The cells in `shown`
+    are all cells or, for more than MOST_NAMED classes, only `pairs`.
     """
     cells: dict[tuple[int, int], list[int]] = {}
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
@@ -121,7 +121,7 @@ def comparison_page(
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
 ) -> str:
-    """Return the page that compares `models`: each has its name and its results.json's content.
+    """Return the page that compares `models`, each a name with the content of results.json.
 
     `verdicts` compare the models in words. Each row of `settings` has the key of a setting that
     differs, and each model's value.

@@ -21,7 +21,7 @@ WIDTH = 60
 
 
 def predict_images(config: PredictConfig) -> None:
-    """Classify all images, print the predictions and, if `config.out` is set, write them there.
+    """Classify all images, print the predictions, and write them to the file `config.out`, if set.
 
     Raise ValueError if there are no images, or if no image can be read.
     """
@@ -84,7 +84,7 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
 
 
 def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
-    """Log the output file, the number of unreadable images, and the probabilities' calibration."""
+    """Log the output file, the unreadable images, and whether the probabilities are calibrated."""
     if config.out is not None:
         logger.info(f"predictions for {counted(count, 'image')} written to {config.out}")
     if failures:

@@ -18,10 +18,11 @@ def layer_index(layer: int, depth: int, owner: str) -> int:
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
-    """Return attention rollout, the product over all layers (Abnar & Zuidema 2020): (B,T,T).
+    """Return attention rollout, the product of all layers' attention: (B,T,T).
 
     `layers` holds the attention (B,H,T,T) of each layer. Each layer's factor is
-    ½ (mean over heads + I); the identity I stands for the residual connection.
+    ½ (mean over heads + I); the identity I stands for the residual connection (Abnar & Zuidema
+    2020).
     """
     together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights in layers:
@@ -44,7 +45,7 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 
 
 def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
-    """Return a map over the patches from each image's matrix: (B,T,T) → (B,G,G).
+    """Return a map over the patches for each matrix between tokens: (B,T,T) → (B,G,G).
 
     A map is the class token's row of the matrix. Without a class token, it is the mean of all rows,
     with zeros on the diagonal.
@@ -60,9 +61,9 @@ def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
 def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Tensor:
     """Return the mean attention distance, in pixels, of each head in a layer: (B,H,T,T) → (H,).
 
-    An attention distance is the mean distance between a patch and all patches, weighted by its
-    attention to them. It is averaged over patches and images (Dosovitskiy et al. 2021, figure 7).
-    The class token has no position and is left out.
+    A patch's attention distance is its mean distance to all patches, weighted by its attention to
+    them. A head's is the mean over patches and images (Dosovitskiy et al. 2021, figure 7). The
+    class token has no position and is left out.
     """
     first = int(has_class)
     patches = weights[:, :, first:, first:]
@@ -147,7 +148,7 @@ def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
 def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
     """Set the patches with the indices `patches` (N,M) to zero in normalized images (N,C,S,S).
 
-    In normalized images, zero is the mean color.
+    Zero is the mean color of normalized images.
     """
     grid = images.shape[-1] // patch_size
     keep = images.new_ones(len(images), grid**2).scatter(1, patches, 0)

@@ -91,8 +91,8 @@ def read_images(
 ) -> tuple[Tensor, list[str], Tensor]:
     """Return the first `count` readable images, uint8 (N,C,S,S), and the names of their files.
 
-    Also return the same images at a size for viewing, at least LOOKED_AT. Warn of each unreadable
-    image; raise ValueError if no image can be read.
+    Also return the same images at a size for viewing, at least LOOKED_AT pixels. Warn of each
+    unreadable image; raise ValueError if no image can be read.
     """
     size = max(LOOKED_AT, trained.meta.image_shape[1])
     found: dict[Path, tuple[Tensor, Tensor]] = {}

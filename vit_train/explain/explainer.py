@@ -136,7 +136,7 @@ class Explainer:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and class probabilities (N,K), as of vit-predict, for uint8 images.
+        """Return maps (N,G,G) and vit-predict's probabilities (N,K) for uint8 images (N,3,S,S).
 
         `method` computes the maps; None means the explainer's first method.
         """
@@ -219,7 +219,7 @@ class Explainer:
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
         """Return, as bool (N,), whether each image keeps its `predicted` class (N,).
 
-        The `patches` (N,M) of the uint8 images are deleted.
+        The new class is predicted after the `patches` (N,M) of the uint8 images are deleted.
         """
         found, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
@@ -236,7 +236,7 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
-    """Return maps (B,G,G) with the values `seen` (B,V) at the patches `visible` (B,V), else 0."""
+    """Return maps (B,G,G) with values `seen` (B,V) at patches `visible` (B,V), and 0 elsewhere."""
     return seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen).view(-1, grid, grid)
 
 

@@ -93,7 +93,7 @@ class Row:
 
 
 def dots(rows: Sequence[Row], title: str) -> Figure:
-    """Draw one row per group: a dot per run, a bar at the mean, a line for the interval, a text."""
+    """Draw a row per group: a dot per run, a bar at the mean, a line for the interval, and text."""
     figure, axes = chart(7.5, 1.2 + 0.45 * len(rows))
     for place, row in enumerate(rows):
         axes.plot(row.interval or [], [place] * len(row.interval or ()), color="#3b6ea5", alpha=0.6)

@@ -55,8 +55,8 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
 def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
     """Count the images of each true class (row) by predicted class (column): (K,K).
 
-    If `together` is not 1, each row and each column counts that many neighboring classes together,
-    because the full matrix of tens of thousands of classes would take gigabytes.
+    Each row and each column stands for `together` neighboring classes, because a full matrix of
+    tens of thousands of classes would take gigabytes.
     """
     cells = -(-predictions.classes // together)
     pairs = predictions.labels // together * cells + predictions.predicted // together
@@ -238,7 +238,7 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 def figures(
     result: Evaluation, images: Tensor, classes: Sequence[str], names: Sequence[object]
 ) -> Iterator[tuple[str, Figure]]:
-    """For a classifier, yield the name and drawing of all FIGURES and of a sheet of mistakes.
+    """For a classifier, yield (name, figure) for each of FIGURES and for a sheet of mistakes.
 
     `images` is uint8 (N,3,S,S); `names` are the images' names. For other models, yield nothing.
     """

@@ -36,7 +36,7 @@ def draw_sheet(
     side: float = SIDE,
     legend: str = "",
 ) -> Figure:
-    """Draw sections of labeled images, each below its title (the key in `sections`, may be "").
+    """Draw sections of labeled images, each below its title; a title may be "".
 
     All images have the same shape, and are `side` inches high. A `legend` adds a color scale for
     maps, with this text. All images share one Axes, whose units are inches from the upper left
@@ -133,7 +133,7 @@ def image_grid(
 
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
-    """Return a line with a label's class or, for a mixed label (K,), a line per class and share."""
+    """Return a label's class as a line; for a mixed label (K,), a line for each class's share."""
     if target.ndim == 0:
         return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)

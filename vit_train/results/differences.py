@@ -73,7 +73,7 @@ class Difference:
 
 
 def difference(group: Group, baseline: Group, *path: str) -> Difference:
-    """Return the differences, group minus baseline, in the value at `path` in the summaries."""
+    """Return the differences (group − baseline) of the value at `path` in the runs' summaries."""
 
     def value(run: Any) -> float:
         for key in path:

@@ -79,7 +79,7 @@ def short_value(value: Any) -> str:
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the summaries of the finished runs in these folders and files, each only once.
+    """Return the summaries of the finished runs in these folders and files, without duplicates.
 
     Raise ValueError if a path does not exist, or if the paths contain no finished run.
     """

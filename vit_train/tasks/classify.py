@@ -114,7 +114,8 @@ def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return each image's weight (B,) and target, from targets and class weights (K,).
 
     The targets are labels (B,) or, for mixed images, shares of the classes (B,K). A mixed image's
-    weight is the mean of its classes' weights by share; its shares are weighted, too.
+    weight is the sum of its shares times the class weights. Its new target is proportional to these
+    products.
     """
     if targets.ndim == 1:
         return weights[targets], targets
@@ -163,7 +164,7 @@ class Teacher(nn.Module):
 
 
 class Distill(Classify):
-    """Classification that also learns from a `teacher`; evaluation needs no teacher (None)."""
+    """Classification that also learns from a `teacher`; evaluation needs no teacher."""
 
     config: DistillConfig
 

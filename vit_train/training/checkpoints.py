@@ -48,11 +48,11 @@ PAUSE = 30.0
 class CheckpointManager(Callback):
     """Writes the last checkpoint and the one with the best validation score into one folder.
 
-    Both are written after the last epoch. Earlier epochs are skipped if writing all of them would
-    take more than SHARE of the time, as for epochs of one second. The best checkpoint stays in main
-    memory until it is written.
+    Both are written after the last epoch, and after earlier epochs as often as SHARE of the time
+    allows: not after each epoch if epochs last a second. The best checkpoint stays in main memory
+    until it is written. `config` may ask for more checkpoints.
 
-    `make` returns a checkpoint whose tensors later training steps overwrite. `flush` writes the
+    `make` returns a checkpoint that shares its tensors with the trainer. `flush` writes the
     reports; if it raises OSError, the next call tries again. `flush` is called before each
     checkpoint, so that the reports on disk always reach the checkpoint's step. Between checkpoints,
     `flush` is called as often as SHARE of the time allows.
@@ -76,8 +76,9 @@ class CheckpointManager(Callback):
     def tolerant(self, is_last: bool = False, is_epoch: bool = False) -> Iterator[None]:
         """With checkpoint.on_error=continue, suppress OSError in the block.
 
-        Log the first error, and the next epoch that is saved without error (`is_epoch`). After the
-        last epoch (`is_last`), raise the error, because no later call tries again.
+        Log the first error, and the first epoch that is saved after an error. `is_epoch` is True if
+        the block saves an epoch. `is_last` is True after the last epoch: an error is then raised,
+        because no later call tries again.
         """
         try:
             yield
@@ -152,7 +153,10 @@ class CheckpointManager(Callback):
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
-        """Write the best checkpoint if it is still in memory; call this before writing the last."""
+        """Write the best checkpoint if it is still in memory.
+
+        The last checkpoint refers to the best epoch, so write the best checkpoint first.
+        """
         if self.unwritten_best is not None:
             self._write(self.best_path, self.unwritten_best, keep=0)
             self.unwritten_best = None

@@ -1,4 +1,4 @@
-"""The checkpoint from which a run resumes, or of the run that it extends or forks."""
+"""The checkpoint from which training continues with resume=, extend= or fork=."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -71,8 +71,9 @@ class Earlier:
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
     """Read the checkpoint that a run continues from; return None for a run that starts anew.
 
-    `checkpoint` is the file to resume from; None means to extend or fork, as `config` says. Raise
-    ValueError if the run to extend is not finished, or if a checkpoint is missing or damaged.
+    `checkpoint` is the file to resume from. If it is None, `config` may name a run to extend or
+    fork. Raise ValueError if the run to extend is not finished, or if a checkpoint is missing or
+    damaged.
     """
     if checkpoint is not None:
         state = Checkpoint.load(checkpoint)

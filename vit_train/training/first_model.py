@@ -129,8 +129,8 @@ def first_model(
 ) -> tuple[nn.Module, str]:
     """Build the model; return it and a description of its weights ("" if they are random).
 
-    The weights are the pretrained ones in `found` or, if it is None, random. Raise ValueError if
-    the model has BatchNorm and there are several processes.
+    `found` holds pretrained weights; None means random weights. Raise ValueError if the model has
+    BatchNorm and there are several processes.
     """
     model, origin = task.build_model(), ""
     if processes.count > 1 and batch_norms(model):
@@ -204,10 +204,10 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
 def known_source(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
 ) -> Source:
-    """Return a description of the data, with the keys of all images that this run has seen.
+    """Return a description of the data, with the keys of all images that the run must not test on.
 
-    The keys include `seen_before`, those of images seen by the pretrained model or the teacher.
-    Warn if copies of test images are among the training and validation images.
+    The keys are `seen_before`, from the pretrained model and the teacher, and for data=folder those
+    of the training and validation images. Warn if copies of test images are among these images.
     """
     seen = [] if seen_before is None else [seen_before]
     if isinstance(config, FolderConfig):

@@ -114,7 +114,7 @@ class RunFolder:
         """Write the config, the first reports and summary.json, and log a description of the run.
 
         For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
-        after the checkpoint has been loaded, because a checkpoint of another run may not fit.
+        after the checkpoint has been loaded, because loading checks that it belongs to the run.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
@@ -161,8 +161,8 @@ class RunFolder:
         self.flush()
         if results and trainer.stopped_early:
             logger.info(
-                f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
-                f"{trainer.loop.patience} (train.patience)"
+                f"stopped early after epoch {trainer.epoch}: no better epoch within "
+                f"train.patience={trainer.loop.patience}"
             )
         self.summarize(  # last, because a run that is marked "finished" cannot be resumed
             "finished" if results else "interrupted",
@@ -220,7 +220,7 @@ class RunFolder:
         write_json(self.path / SUMMARY, known | results)
 
     def best_weights(self, best: Best) -> State | None:
-        """Read the best epoch's weights; if the file does not hold them, warn and return None."""
+        """Read the best epoch's weights; warn and return None if the file is missing or damaged."""
         path = self.checkpoints.best_path
         try:
             model, meta = load(path)
@@ -262,7 +262,7 @@ def in_sweep() -> bool:
 
 
 def chosen_settings() -> list[str]:
-    """Return the keys of the settings given on the command line or varied by its sweep."""
+    """Return the keys of the settings given on the command line or varied by a sweep."""
     overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     return [each.partition("=")[0].lstrip("+") for each in overrides]
 

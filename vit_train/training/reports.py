@@ -52,7 +52,7 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
 class MetricsCsv(Callback):
     """Adds a row with each epoch's training and validation measures to metrics.csv.
 
-    `open` reads the rows of a file to continue. New rows stay in memory until `flush`.
+    `open` reads the rows of an existing file. New rows stay in memory until `flush`.
     """
 
     def __init__(self, path: Path) -> None:

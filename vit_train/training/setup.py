@@ -265,8 +265,8 @@ def balances(config: TrainConfig, task: Task) -> bool:
 def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
     """Return the name of the validation metric that selects the best epoch.
 
-    For checkpoint.metric=auto, it depends on the task and on whether the classes of the training
-    `images` are uneven. Raise ValueError if the metric needs labels and the task has none.
+    With checkpoint.metric=auto, the metric depends on the task and on whether the classes of the
+    training `images` are uneven. Raise ValueError if the metric needs labels and the task has none.
     """
     metric = config.checkpoint.metric
     if metric not in ("auto", "loss") and not task.needs_labels:
@@ -287,9 +287,9 @@ def chosen_statistics(
 ) -> Statistics:
     """Return the mean and standard deviation, per channel, for normalizing images.
 
-    Take them from the first source that has them: the `earlier` checkpoint or else the settings,
-    then the pretrained model, then the training `images`. Raise ValueError if the values are
-    invalid, such as a standard deviation of 0.
+    Use the first available values: those of the `earlier` checkpoint or, without one, of the
+    settings; then those of the pretrained model; then those of the training `images`. Raise
+    ValueError if the values are invalid, such as a standard deviation of 0.
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:

@@ -19,7 +19,8 @@ def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
 def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
     """Return the distillation task with its teacher; `normalize` is the student's normalization.
 
-    Raise ValueError if the teacher does not classify images of this size into these classes.
+    Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
+    of the data.
     """
     assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""

@@ -146,7 +146,7 @@ def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
 
 
 def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
-    """Yield a line for each test result; only one if the best weights are the final weights."""
+    """Yield a line per test result; a single line if the best weights are the final weights."""
     different = without_same(results)
     on_test = " (selected on test)" if selected_on == "test" else ""
     both = f", also the best{on_test}" if len(different) < len(results) else ""

@@ -219,7 +219,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> di
 
 @contextmanager
 def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
-    """Add how to fix the error or how to resume to the message of an error in the block.
+    """If the block raises an error, add to the message how to fix the error or how to resume.
 
     After NonFinite, set the run's status to "diverged".
     """
