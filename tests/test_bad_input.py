@@ -252,7 +252,7 @@ TYPED = {
     "vit-explain ckpt=run method=attention layer=0": "layer=0: the model has layers 1 to 2",
     "vit-explain ckpt=run layer=1": "layer=1 is only for method=attention",
     "vit-explain ckpt=run target=square method=rollout": "method=rollout draws the same map for",
-    "vit-explain ckpt=run target=cat": "target=cat is not a class of the model: ",
+    "vit-explain ckpt=run target=cat": "target=cat is not a class of the model, which has ",
     "vit-explain ckpt=run method=magic": "must be one of: relevance, rollout, attention",
     "vit-explain ckpt=run images=nowhere": "images=nowhere: there is no such file or folder",
     "vit-explain ckpt=run images=x.jpg": "none of the images can be read",

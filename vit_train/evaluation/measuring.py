@@ -63,7 +63,7 @@ def note_temperature(meta: Meta, fitted: float) -> None:
     """Write a checkpoint's temperature to the calibration file that `load` reads."""
     file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
     if noted is None:
-        logger.warning(f"the temperature is not saved: move {file} away, it is not from vit-eval")
+        logger.warning(f"the temperature is not saved: {file} is not from vit-eval; move it away")
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet

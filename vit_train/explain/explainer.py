@@ -73,7 +73,9 @@ class Explainer:
                 f"model.name={meta.config.model.name} and task={meta.config.task.name}"
             )
         if target is not None and target not in meta.classes:
-            raise ValueError(f"target={target} is not a class of the model: {listed(meta.classes)}")
+            raise ValueError(
+                f"target={target} is not a class of the model, which has {listed(meta.classes)}"
+            )
         self.trained, self.model, self.classes = trained, model, meta.classes
         self.precision = precision or trained.precision
         self.methods = list(LEGENDS) if method == "all" else [method]

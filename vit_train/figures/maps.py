@@ -94,7 +94,7 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
     axes.set_xticks(range(1, len(layers) + 1))
     axes.axhline(even, linestyle="--", linewidth=1, color="gray")
     axes.annotate(
-        "even attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
+        "uniform attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
         textcoords="offset points", ha="right", fontsize=8, color="gray",
     )  # fmt: skip
     return figure
@@ -108,7 +108,7 @@ def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
     most = filters.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
     pixels = (127.5 * (1 + filters / most)).round().byte()
     labels = [[f"{100 * share:.1f} %"] for share in shares]
-    title = "Principal components of the filters, with their shares of the variance"
+    title = "Principal components of the filters, and their shares of variance"
     return image_grid(pixels, labels, columns=7, side=PICTURE, title=title)
 
 

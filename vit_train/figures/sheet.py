@@ -162,7 +162,7 @@ def draw_mistakes(
     """
     best = np.sort(predictions.log_probabilities, axis=1)
     sections = {
-        "Most wrong: the true class got the least probability": highest(
+        "Most wrong: the true class has the lowest probability": highest(
             predictions.losses, ~predictions.correct
         ),
         "Least sure: two classes are almost equally probable": highest(

@@ -65,7 +65,7 @@ class Earlier:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
-        return ValueError(f"cannot {self.verb} from this checkpoint: {reason}")
+        return ValueError(f"cannot use this checkpoint for {self.verb}=: {reason}")
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
