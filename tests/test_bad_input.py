@@ -274,7 +274,7 @@ TYPED = {
     f"{NEW} task=distill": "missing: task.teacher=RUN, a trained classifier",
     f"{NEW} task=distill task.teacher=mae": "task=reconstruct does not classify images",
     f"{NEW} task=distill task.teacher=nowhere": "no checkpoint at nowhere",
-    f"{NEW} task=distill task.teacher=builtin:cifar10": "its classes are airplane",
+    f"{NEW} task=distill task.teacher=builtin:cifar10": "the teacher's classes are airplane",
     f"{NEW} task=distill task.teacher=run data.image_size=40": "by 40: set data.image_size=32",
     # a model that cannot be described
     "vit-inspect image_size=33": "must divide the image size 33",

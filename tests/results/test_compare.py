@@ -371,7 +371,9 @@ def test_runs_that_agree_are_as_uncertain_as_one() -> None:
     assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
 
 
-@pytest.mark.parametrize("selected, name", [("val", "validation"), ("test", "test, each epoch")])
+@pytest.mark.parametrize(
+    "selected, name", [("val", "validation"), ("test", "test set, each epoch")]
+)
 def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
     runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]

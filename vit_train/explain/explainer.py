@@ -42,7 +42,7 @@ LEGENDS = {
     "relevance": "how much each patch raised the logit of {raised} "
     "(relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
-    "attention": "attention of layer {layer}, the mean of its heads",
+    "attention": "attention of layer {layer}, mean of all heads",
 }
 # Shares of the patches to delete: for a curve, and for a single figure.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
@@ -298,5 +298,5 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     maps = on_grid(weights[each, query - first, -count:], visible, grid)
     places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
-    legend = f"attention of the red patch to the visible ones, decoder layer {index + 1}"
+    legend = f"attention of the red patch to the visible patches, decoder layer {index + 1}"
     return {"decoder": draw_maps(shown, maps, places, legend)}

@@ -144,7 +144,9 @@ def draw_positions(encoder: Encoder) -> Figure:
     image = values.imshow(
         table.numpy(), cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
     )
-    values.set(title=f"{encoder.config.positions}: the table", xlabel="value", ylabel="token")
+    values.set(
+        title=f"position embeddings ({encoder.config.positions})", xlabel="value", ylabel="token"
+    )
     figure.colorbar(image, ax=values, shrink=0.8)
     image = places.imshow(alike.numpy(), cmap="viridis", vmax=1)
     places.set(title="each patch's cosine similarity to all patches", xticks=[], yticks=[])

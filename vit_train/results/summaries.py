@@ -144,7 +144,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
     """Return the legend's text for validation curves; say if all were measured on the test set."""
     on_test = all(summary.get("selected_on") == "test" for summary in summaries)
-    return "test, each epoch" if on_test else "validation"
+    return "test set, each epoch" if on_test else "validation"
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:

@@ -48,9 +48,11 @@ class Earlier:
         """Raise ValueError if the checkpoint was trained with other images or another teacher."""
         now, then = setup.teacher, self.state.teacher
         if self.state.fingerprint != setup.data.fingerprint:
-            raise self.refusal("the images on disk have changed since it was saved")
+            raise self.refusal("the images on disk have changed since the checkpoint was saved")
         if then.get("fingerprint") != now.get("fingerprint"):
-            raise self.refusal(f"it was trained with another teacher than {now.get('checkpoint')}")
+            raise self.refusal(
+                f"the checkpoint was trained with another teacher than {now.get('checkpoint')}"
+            )
 
     def restore(self, trainer: Trainer) -> None:
         """Load the checkpoint into a trainer; raise ValueError if it does not fit the trainer.

@@ -64,7 +64,7 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
     """Return why the pretrained head cannot be reused, or "" if it can."""
     theirs = found.state.get("head.weight")
     if theirs is None or not hasattr(ours, "head"):
-        return "one of the two models has no head"
+        return "this model or the pretrained model has no head"
     if len(theirs) != len(classes):
         return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
     if found.classes is not None and found.classes != classes:
@@ -90,9 +90,9 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
     )
     parts = (
         f"starts from the encoder of {config.init_from}{layout}{positions}",
-        f"its head is not reused: {fresh}"
+        f"the pretrained head is not reused: {fresh}"
         if fresh
-        else f"its head is reused, because both models have the same {same}",
+        else f"the pretrained head is reused, because both models have the same {same}",
         f"{counted(len(found.left), 'weight')} not used, such as {found.left[0]}"
         if found.left
         else "",

@@ -28,13 +28,13 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
         problem = f"a model trained with task={meta.config.task.name} does not classify images"
     elif meta.classes != list(data.classes):
         problem = (
-            f"its classes are {listed(meta.classes)}, but those of this run's data are "
+            f"the teacher's classes are {listed(meta.classes)}, but the data's classes are "
             f"{listed(data.classes)}"
         )
     elif meta.image_shape != data.image_shape:
         problem = (
-            f"it was trained on images of {size} by {size}, but this run has "
-            f"{data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
+            f"the teacher was trained on images of {size} by {size} pixels, but this run's images "
+            f"have {data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
         )
     if problem:
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
