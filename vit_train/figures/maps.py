@@ -24,8 +24,8 @@ def draw_maps(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) beside copies overlaid with their maps, (N,G,G) or (N,M,G,G).
 
-    The colors of each map range from 0 to its highest value. `lines` holds the text below each
-    image.
+    The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
+    each image.
     """
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])

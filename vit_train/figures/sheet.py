@@ -88,7 +88,7 @@ def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
-    """Return a line such as "label: cat 12 %"."""
+    """Return a line such as "label: cat 12 %", and its color."""
     share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
     return fitted(f"{who}: ", name, f" {share} %"), color
 

@@ -206,8 +206,9 @@ def known_source(
 ) -> Source:
     """Return a description of the data, with the keys of all images that the run must not test on.
 
-    The keys are `seen_before`, from the pretrained model and the teacher, and for data=folder those
-    of the training and validation images. Warn if copies of test images are among these images.
+    The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
+    data=folder, the keys of the training and validation images. For data=folder, also warn if
+    copies of test images are among the training and validation images.
     """
     seen = [] if seen_before is None else [seen_before]
     if isinstance(config, FolderConfig):

@@ -114,7 +114,7 @@ class RunFolder:
         """Write the config, the first reports and summary.json, and log a description of the run.
 
         For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
-        after the checkpoint has been loaded, because loading checks that it belongs to the run.
+        after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
