@@ -101,5 +101,9 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
     ]
     return draw_maps(
-        shown.images, maps, lines, "how much each patch raised the predicted class's logit", 1
+        shown.images,
+        maps,
+        lines,
+        "how much each patch raised the predicted class's logit",
+        columns=1,
     )
