@@ -243,7 +243,7 @@ def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained
     # Nothing is tested on if all was seen.
     for name in trained:
         Path("photos", name).unlink()
-    words = "all 3 test images were used to train or validate a model"
+    words = "all 3 test images were used to train or validate the pretrained"
     run.fails(words, *LEARN, "init_from=run", "hydra.run.dir=x")
 
 
@@ -303,7 +303,7 @@ def test_what_a_model_learned_from_has_seen_is_no_test_image(
     new = set(write_images("photos", photos(range(10, 20))))
     train = [*LEARN, "data.test_fraction=0.5"]
     outcome = run.succeeds(*train, *LATER[later], "hydra.run.dir=later")
-    said = re.search(r"(\d+) test images left out because a model", outcome.out)
+    said = re.search(r"(\d+) test images left out, because the pretrained model", outcome.out)
     tested, caveat = evaluated(run, "later/eval", ckpt="later")
     assert tested and tested <= trained | new and len(tested) + int(said[1]) == 30
     assert f"{said[1]} images left out" in caveat

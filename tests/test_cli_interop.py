@@ -71,10 +71,10 @@ def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None
     said = run.succeeds("vit-train", *TRAIN, *rates, "init_from=theirs").said
     assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
     assert (
-        "its head is reused, because both have the same number of classes (their names are unknown)"
-        in said
+        "the pretrained head is reused, because both models have the same number of classes "
+        "(their names are unknown)" in said
     )
-    assert "images are normalized as for that model" in said
+    assert "images are normalized as for the pretrained model" in said
     model, meta = vit_train.load("run/checkpoints/last.safetensors")
     assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)
     moved = {

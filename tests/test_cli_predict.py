@@ -252,7 +252,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO):
         for meta, words in (
             (known, f"calibrated with a temperature of {known.temperature:.2f}"),
-            (unknown, "vit-eval 'ckpt=my run' weights=raw calibrates them on"),
+            (unknown, "run: vit-eval 'ckpt=my run' weights=raw"),
             (never, "the run held out no validation images"),
         ):
             predict.report(config, 1, 0, meta)

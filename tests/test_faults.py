@@ -226,7 +226,7 @@ def test_out_of_memory_suggests_a_smaller_micro_batch(
     monkeypatch.setattr(Classify, "step_sums", Mock(side_effect=error))
     words = f"out of memory with {tried} images at once"
     outcome = run.fails(words, "vit-train", *SMALL, *settings, "hydra.run.dir=run")
-    assert f"set train.micro_batch={less}" in outcome.err
+    assert f"use train.micro_batch={less}" in outcome.err
     assert "intact" not in outcome.err  # there is no checkpoint yet
 
 
@@ -236,7 +236,7 @@ def test_out_of_memory_in_evaluation_or_before_training_names_what_to_change(
     error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
     with monkeypatch.context() as patch:
         patch.setattr(Classify, "sample_outputs", Mock(side_effect=error))
-        words = "out of memory with 40 images at once: set train.eval_batch_size=20"
+        words = "out of memory with 40 images at once: use train.eval_batch_size=20"
         run.fails(words, "vit-train", *SMALL, "train.eval_batch_size=40", "hydra.run.dir=one")
     monkeypatch.setattr(Classify, "prepare", Mock(side_effect=error))
     words = "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate): choose a smaller model"

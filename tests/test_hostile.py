@@ -77,7 +77,7 @@ def test_a_crafted_state_cannot_be_resumed(run: Run, small_run: SmallRun) -> Non
     for change in WRONG:
         path.write_bytes(kept)
         rewrite(path, **change)
-        run.fails("cannot resume from this checkpoint", "vit-train", "resume=run")
+        run.fails("cannot use this checkpoint for resume=", "vit-train", "resume=run")
     for key, value in {"seconds": "x", "best": {"epoch": "x"}}.items():
         path.write_bytes(kept)
         forge(path, lambda content, tensors, key=key, value=value: content.update({key: value}))
@@ -202,7 +202,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     crafted(checkpoint, lambda content, tensors: [
         weight.fill_(float("nan")) for name, weight in tensors.items() if name.startswith("model.")
     ])  # fmt: skip
-    run.fails("its weights are damaged, or its training", "vit-eval", "ckpt=crafted.pt")
+    run.fails("the weights are damaged, or the training", "vit-eval", "ckpt=crafted.pt")
     write_images(".", ["photo.png"])
     for command in ("vit-explain", "vit-predict"):
         chosen = ["ckpt=crafted.pt", "images=photo.png"]

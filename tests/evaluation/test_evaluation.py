@@ -302,7 +302,7 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
     words = in_words(pair)
     assert verdict in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
     of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
-    assert "p = 0.5 adjusted for all pairs). That may be chance." in of_many
+    assert "p = 0.5 adjusted for all pairs). The difference may be chance." in of_many
 
 
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:

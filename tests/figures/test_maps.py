@@ -73,4 +73,4 @@ def test_filters_are_scaled_around_gray_with_their_shares_below() -> None:
     (axes,) = draw_filters(filters, [0.7, 0.0625]).axes
     assert axes.images[0].get_array()[0, 0].tolist() == [0, 128, 191]
     words = [text.get_text() for text in axes.texts]
-    assert "Share of the variance" in words[0] and words[1:] == ["70.0 %", "6.2 %"]
+    assert "shares of variance" in words[0] and words[1:] == ["70.0 %", "6.2 %"]

@@ -196,9 +196,9 @@ def four_gigabytes() -> Iterator[None]:
     [
         (
             ["train.batch_size=3600"],
-            "out of memory with 3600 images at once: set train.micro_batch=1800",
+            "out of memory with 3600 images at once: use train.micro_batch=1800",
         ),
-        (["train.batch_size=16", "train.eval_batch_size=4000"], "set train.eval_batch_size=2000"),
+        (["train.batch_size=16", "train.eval_batch_size=4000"], "use train.eval_batch_size=2000"),
     ],
 )
 def test_out_of_memory_names_the_setting_to_change(

@@ -156,8 +156,8 @@ def test_a_run_begins_with_a_folder_of_hugging_face(run: Run) -> None:
     model, meta, said = began(run, "theirs")
     assert list(meta.statistics.mean) == MEAN and list(meta.statistics.std) == STD
     assert (
-        "its head is reused, because both have the same number of classes (their names are unknown)"
-        in said
+        "the pretrained head is reused, because both models have the same number of classes "
+        "(their names are unknown)" in said
     )
     batch = images().float()
     torch.testing.assert_close(model(batch), logits_of(theirs, batch), rtol=0, atol=1e-4)
@@ -173,7 +173,9 @@ def test_a_run_begins_with_a_folder_of_timm(run: Run) -> None:
     save_for_hf(theirs, "theirs", model_args=sizes, safe_serialization=True)
     model, meta, said = began(run, "theirs")
     assert list(meta.statistics.mean) == [0.5, 0.5, 0.5]
-    assert f"its head is not reused: it has {CLASSES + 1} classes, but the data have 7" in said
+    assert (
+        f"pretrained head is not reused: it has {CLASSES + 1} classes, but the data have 7" in said
+    )
     assert "assumed" not in said
     torch.testing.assert_close(model.cls_token, theirs.cls_token)
     assert model.head.weight.abs().max() < 1e-6
@@ -213,7 +215,7 @@ def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -
     theirs = perturbed(ViTModel(hf_config(), add_pooling_layer=True)).float()
     theirs.save_pretrained("theirs")
     _, _, said = began(run, "theirs")
-    assert "its head is not reused: one of the two models has no head" in said
+    assert "head is not reused: this model or the pretrained model has no head" in said
     assert "2 weights not used, such as pooler.dense.bias" in said
 
 

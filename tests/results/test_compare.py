@@ -370,7 +370,9 @@ def test_runs_that_agree_are_as_uncertain_as_one() -> None:
     assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
 
 
-@pytest.mark.parametrize("selected, name", [("val", "validation"), ("test", "test, each epoch")])
+@pytest.mark.parametrize(
+    "selected, name", [("val", "validation"), ("test", "test set, each epoch")]
+)
 def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
     runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]
@@ -401,7 +403,7 @@ def test_differences_are_of_the_same_seeds() -> None:
     other = cells(table(groups, find_baseline(groups, "model.positions=none")))
     assert other[0][title] == "+5.00 (-7.71 to +17.71)"
     for words, count in (("positions=sinusoidal", 0), ("", 0)):
-        with pytest.raises(ValueError, match=f"fits {count} of the rows, not one: choose from"):
+        with pytest.raises(ValueError, match=f"matches {count} rows, but must match one of: "):
             find_baseline(groups, words)
 
 

@@ -32,8 +32,9 @@ from vit_train.runs.trained import Meta
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
-    """Evaluate each checkpoint, and write a comparison next to the first checkpoint's results.
+    """Evaluate each checkpoint, and write a comparison of each pair into a folder.
 
+    The default of `config.out` is a folder beside the first checkpoint's results.
     Raise ValueError if a model is not a classifier, or if the models' classes or images differ.
     """
     models = [load_for(config, each) for each in config.ckpt]
@@ -133,7 +134,7 @@ def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for the number of tests (Holm 1979)."""
+    """Return the p-values, adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
     steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
     result = np.empty(len(p_values))
@@ -142,13 +143,17 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 def in_words(pair: dict[str, Any]) -> str:
-    """Describe the difference between two models and its significance in words."""
+    """Describe in words how two models differ, and whether the difference is significant."""
     low, high = (100 * end for end in pair["interval_95"])
     p, p_adjusted = pair["mcnemar_p"], pair["mcnemar_p_adjusted"]
     chance = in_figures(p)
     if p_adjusted != p:
         chance += f", {in_figures(p_adjusted)} adjusted for all pairs"
-    verdict = "They differ by more than chance." if p_adjusted < 0.05 else "That may be chance."
+    verdict = (
+        "The models differ by more than chance."
+        if p_adjusted < 0.05
+        else "The difference may be chance."
+    )
     return (
         f"Only {pair['first']} is right on {counted(pair['only_first'], 'image')}, only "
         f"{pair['second']} on {pair['only_second']:,}: a difference of "
@@ -164,10 +169,11 @@ def in_figures(p: float) -> str:
 def draw_differences(
     found: dict[str, Predictions], images: torch.Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Of uint8 images (N,3,S,S), draw those that only one of two models gets right.
+    """Draw the uint8 images (N,3,S,S) that only one of two models classifies correctly.
 
-    Below each image are both predictions, each after the first letter of its model's name. Images
-    on which the wrong model has the highest loss come first.
+    Each model has a section of the images that only it classifies correctly, sorted by the other
+    model's loss, highest first. Below each image are both predictions, marked by the first letters
+    of the models' names.
     """
 
     def labeled(index: int) -> Labeled:
@@ -199,7 +205,7 @@ def differences(
     names: Sequence[object],
     classes: Sequence[str],
 ) -> Iterator[list[str]]:
-    """Yield the rows of a table: a header, then the images on which the predictions differ."""
+    """Yield the rows of differences.csv: a header, then each image with different predictions."""
     named = [printable(name) for name in classes]
     columns = ((f"predicted_{letter}", f"probability_{letter}") for letter in letters)
     yield ["image", "true", *chain(*columns)]
@@ -210,18 +216,21 @@ def differences(
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError, before any evaluation, if the models cannot be compared."""
+    """Raise ValueError unless all models are classifiers with the same classes."""
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares only classifiers")
     for meta in metas[1:]:
         if meta.classes != metas[0].classes:
-            raise ValueError(f"{metas[0].path} and {meta.path} have different classes")
+            raise ValueError(
+                f"cannot compare {metas[0].path} and {meta.path}: their classes differ"
+            )
 
 
 def require_same_images(runs: Sequence[Evaluated]) -> None:
     """Raise ValueError if the models were evaluated on different images.
 
-    Images of different sizes count as the same if they have the same names and the same source.
+    Images of different sizes count as the same if their names, their labels and the settings data=
+    and data.root= are the same.
     """
     first, *others = runs
     one = first.images
@@ -242,7 +251,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints' paths without the parts that all paths share at either end."""
+    """Return the checkpoints' paths without the folders that all share at the start or the end."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints
@@ -255,7 +264,7 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
-    """Return the training settings in which the runs differ: each key and the runs' values."""
+    """Return a row (key, each run's value) for each training setting in which the runs differ."""
     flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]

@@ -15,18 +15,21 @@ def gaussian_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def shot_noise(x: Tensor, white: float, generator: torch.Generator) -> Tensor:
-    """Draw a Poisson-distributed number of photons for each value, on average `white` for white."""
+    """Replace each value by a random (Poisson) number of photons, scaled back to the range of x.
+
+    A value of 1 gives `white` photons on average.
+    """
     return torch.poisson(x * white, generator=generator) / white
 
 
 def impulse_noise(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Set a share of all values to black or white, at random."""
+    """Set randomly chosen values to 0 or 1; `share` is the fraction of values that change."""
     drawn = torch.rand(x.shape, generator=generator)
     return x.masked_fill(drawn < share / 2, 0).masked_fill(drawn > 1 - share / 2, 1)
 
 
 def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
-    """Blur with a Gaussian that is cut off at four standard deviations."""
+    """Blur with a Gaussian of `std` pixels (at 32×32), cut off at four standard deviations."""
     std = std * x.shape[-1] / WIDTH
     reach = int(4 * std + 0.5)
     kernel = torch.exp(-(torch.arange(-reach, reach + 1) ** 2) / (2 * std**2))
@@ -36,7 +39,7 @@ def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Divide the image into larger pixels, each filled with the mean of the pixels in it."""
+    """Reduce images to `share` of their side length by averaging, then enlarge them again."""
     size = x.shape[-1]
     side = max(1, int(size * share))
     larger = ((torch.arange(size) + 0.5) * side / size).ceil().long() - 1
@@ -46,7 +49,7 @@ def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def brightness(x: Tensor, more: float, generator: torch.Generator) -> Tensor:
-    """Raise each pixel's HSV value (its largest channel), keeping hue and saturation."""
+    """Add `more` to each pixel's HSV value (its largest channel); keep hue and saturation."""
     value = x.amax(1, keepdim=True)
     raised = (value + more).clamp(max=1)
     return torch.where(value > 0, x * raised / value, raised)
@@ -57,7 +60,7 @@ def darkness(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def contrast(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Bring each channel closer to its mean over the image."""
+    """Multiply each value's distance from its channel's mean over the image by `share`."""
     mean = x.mean(dim=(2, 3), keepdim=True)
     return mean + (x - mean) * share
 
@@ -81,7 +84,10 @@ VALUES = 1000 * 3 * 32**2
 
 
 def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
-    """Corrupt uint8 images (N,3,S,S); equal arguments give equal results."""
+    """Return uint8 images (N,3,S,S) with the named corruption, at a severity from 1 to 5.
+
+    Equal arguments give equal results.
+    """
     corrupt, strengths = CORRUPTIONS[name]
     generator = torch.Generator().manual_seed(1000 * list(CORRUPTIONS).index(name) + severity)
     chunks = [

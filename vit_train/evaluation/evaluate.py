@@ -1,4 +1,4 @@
-"""`vit-eval`: rebuild the model, find the images, evaluate, and write the results."""
+"""`vit-eval`: evaluate a checkpoint, and write its results."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ TOP = 5
 
 
 class Evaluated(NamedTuple):
-    """An evaluated checkpoint, with the images, the result, results.json and the output folder."""
+    """An evaluated checkpoint; `content` is the content of results.json in the output `folder`."""
 
     meta: Meta
     images: ImageSet
@@ -61,13 +61,13 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
 
 
 def load_for(config: EvalConfig, checkpoint: str) -> Trained:
-    """Load a checkpoint for evaluation, with the command's settings."""
+    """Load a checkpoint with the device, weights and image size that the settings choose."""
     keep_freed_memory()
     return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
-    """Evaluate a loaded model; raise ValueError for options that its task does not support."""
+    """Evaluate a loaded model; raise ValueError for settings that its task does not support."""
     meta = trained.meta
     if not meta.task.needs_labels and (config.tta != "none" or config.robustness):
         raise ValueError(
@@ -94,8 +94,8 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     result: Evaluation = measured(images)
     if not np.isfinite(result.loss):
         raise ValueError(
-            f"the loss of {meta.path} on these images is {result.loss}: its weights are "
-            "damaged, or its training diverged"
+            f"the loss of {meta.path} on these images is {result.loss}: the weights are "
+            "damaged, or the training diverged"
         )
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
@@ -144,7 +144,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return an explainer for a model, or None if the model's attention is missing or too large."""
+    """Return an explainer for a model, or log why the model cannot be explained and return None."""
     # Uncalibrated probabilities, as everywhere else in an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
     try:
@@ -155,7 +155,7 @@ def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
 
 
 def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -> None:
-    """Write the numbers, every image's prediction, the figures, and the page that shows them."""
+    """Write results.json, the figures, report.html and, for a classifier, predictions.csv."""
     meta, images, result, content, folder = evaluated
     summary = summary_file(meta.path)
     try:
@@ -180,8 +180,9 @@ def prediction_rows(
 ) -> Iterator[list[object]]:
     """Yield the rows of predictions.csv: a header, then a row for each image.
 
-    The columns are the image, its true and predicted class, whether they agree, the probability of
-    each, and the next most probable classes with their probabilities.
+    The columns are the image's name, its true class, its predicted class, whether the prediction is
+    correct, the probabilities of the predicted and the true class, and the next most probable
+    classes with their probabilities.
     """
     named = [printable(name) for name in classes]
     top = predictions.top(min(TOP, predictions.classes))
@@ -208,7 +209,7 @@ def pictures(
     run: dict[str, Any],
     curve: Curve,
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the figures of an evaluation, by name.
+    """Yield (name, figure) for each figure of an evaluation.
 
     `run` is the summary of the model's run and `curve` its training curve; either may be empty.
     """
@@ -235,12 +236,12 @@ def pictures(
 
 
 def display_name(checkpoint: Path) -> str:
-    """Return a checkpoint's name as a user would write it."""
+    """Return a checkpoint's name as a user would write it: its path, or builtin:NAME."""
     return f"{PREFIX}{checkpoint.stem}" if is_builtin(checkpoint) else str(checkpoint)
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return the output folder's name, which contains every setting that is not the default."""
+    """Return the output folder's name; it lists the settings that differ from their defaults."""
     data, split = config.data, config.split
     place = None if data.root is None else Path(data.root).expanduser().resolve()
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)

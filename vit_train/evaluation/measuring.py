@@ -32,7 +32,7 @@ Measure = Callable[[ImageSet], Classification]
 
 
 def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
-    """Evaluate a loaded model on a set of images; for a classifier, return a Classification."""
+    """Return a model's Evaluation on a set of images; for a classifier, a Classification."""
     model, meta = trained
     batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
@@ -44,8 +44,8 @@ def temperature(
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None if validation images are missing, too few, or the evaluated images themselves. With
-    `note`, also write the temperature into the run's folder.
+    Return None if there are no validation images or too few, or if the evaluated `split` is "val".
+    With `note`, also write the temperature into the run's folder.
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
@@ -60,10 +60,10 @@ def temperature(
 
 
 def note_temperature(meta: Meta, fitted: float) -> None:
-    """Write a checkpoint's temperature to the file from which `load` reads it."""
+    """Write a checkpoint's temperature to the calibration file that `load` reads."""
     file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
     if noted is None:
-        logger.warning(f"the temperature is not saved: vit-eval did not write the file {file}")
+        logger.warning(f"the temperature is not saved: {file} is not from vit-eval; move it away")
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
@@ -73,7 +73,10 @@ def note_temperature(meta: Meta, fitted: float) -> None:
 
 
 def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
-    """Evaluate predictions averaged over each image and its mirror image."""
+    """Evaluate probabilities averaged over each image and its mirror image.
+
+    `plain` are the predictions for the original images.
+    """
     mirrored = measure(replace(images, images=images.images.flip(3))).predictions
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
@@ -82,7 +85,7 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
 
 
 def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
-    """Return the accuracy on corrupted images: by corruption and severity, and the mean."""
+    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all."""
     found: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
         pixels = (corrupted(images.images, name, severity) for severity in SEVERITIES)
@@ -94,7 +97,7 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
 def numbers(
     result: Evaluation, classes: Sequence[str], temperature: float | None
 ) -> dict[str, Any]:
-    """Return a result's metrics; with a `temperature`, also return the calibrated metrics."""
+    """Return a result's metrics by name; with a `temperature`, include the calibrated metrics."""
     content: dict[str, Any] = {"result": result_dict(result)}
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)

@@ -1,6 +1,6 @@
-"""The pages report.html for one model or several, each readable without other files.
+"""The page report.html for one model or for several; the page needs no other files.
 
-The text is in the templates; the numbers are those of results.json.
+The text comes from the templates; the numbers are those in results.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ def evaluation_page(
 ) -> str:
     """Return the page of one model, evaluated on `images`.
 
-    `content` is the content of the model's results.json, `run` is the summary of its run, and
-    `pictures` holds PNG files by name.
+    `content` is the content of results.json, `run` is the summary of the model's run, and
+    `pictures` maps names to the bytes of PNG files.
     """
     more: dict[str, Any] = {}
     if isinstance(result, Classification):
@@ -56,11 +56,12 @@ def evaluation_page(
 
 
 def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
-    """Return the cells of the confusion matrix, the most confused pairs, and pictures of cells.
+    """Return `cells`, `pairs` and `shown`: what the page shows of a classifier's predictions.
 
-    The pictures are of all cells or, if there are too many classes, of the most confused pairs. A
-    cell's pictures are its images with the highest confidence, each as name, confidence and WebP
-    data.
+    `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
+    its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
+    maps cells to their first images, each as name, confidence and WebP data. The cells in `shown`
+    are all cells or, for more than MOST_NAMED classes, only `pairs`.
     """
     cells: dict[tuple[int, int], list[int]] = {}
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
@@ -85,7 +86,7 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
 
 
 def webp(pixels: Tensor) -> bytes:
-    """Return a uint8 image (3,S,S) as a small WebP file for a page."""
+    """Return a uint8 image (3,S,S) as WebP, reduced to at most SIDE pixels."""
     image, file = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()), BytesIO()
     image.thumbnail((SIDE, SIDE))
     image.save(file, "webp", quality=90)
@@ -93,7 +94,7 @@ def webp(pixels: Tensor) -> bytes:
 
 
 def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the provenance of the results: names and values."""
+    """Return the provenance of the results as (name, value), without missing values."""
     # The summary may have been written by somebody else.
     parts = (run.get(name) for name in ("config", "machine", "images"))
     config, machine, images = (each if isinstance(each, dict) else {} for each in parts)
@@ -122,11 +123,12 @@ def comparison_page(
     pictures: Mapping[str, bytes],
     curves: bytes | None = None,
 ) -> str:
-    """Return the page for several models, each with a name and the content of its results.json.
+    """Return the page that compares `models`, each a name with the content of results.json.
 
-    `verdicts` compare the models in words; `settings` lists the settings that differ, with each
-    model's value; `by_class` lists the classes, with each model's accuracy and, for two models, the
-    difference. `curves` is a PNG file.
+    `verdicts` compare the models in words. Each row of `settings` has the key of a setting that
+    differs, and each model's value.
+    Each row of `by_class` has a class, each model's accuracy and, for two models, the difference.
+    `curves` is a PNG file.
     """
     return render(
         "evaluation",

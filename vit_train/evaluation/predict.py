@@ -21,7 +21,7 @@ WIDTH = 60
 
 
 def predict_images(config: PredictConfig) -> None:
-    """Classify all images, print a line for each and write the predictions to `config.out`.
+    """Classify all images, print the predictions, and write them to the file `config.out`, if set.
 
     Raise ValueError if there are no images, or if no image can be read.
     """
@@ -84,7 +84,7 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
 
 
 def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
-    """Log the output file, the number of unreadable images, and the calibration."""
+    """Log the output file, the unreadable images, and whether the probabilities are calibrated."""
     if config.out is not None:
         logger.info(f"predictions for {counted(count, 'image')} written to {config.out}")
     if failures:
@@ -93,9 +93,8 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
     elif meta.config.data.val == "split":
         logger.info(
-            "probabilities are not calibrated: vit-eval "
-            f"{shlex.quote(f'ckpt={config.ckpt}')} weights={config.weights} calibrates them "
-            "on the run's validation images"
+            "probabilities are not calibrated: to calibrate them on the run's validation images, "
+            f"run: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} weights={config.weights}"
         )
     else:
         logger.info("probabilities are not calibrated: the run held out no validation images")

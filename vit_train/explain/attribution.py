@@ -1,4 +1,4 @@
-"""Attention as maps over the patches, and scores for how well maps show important patches."""
+"""Maps of attention over the patches, and scores of how well maps mark important patches."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:
-    """Return the index of a `layer` counted from 1, or from the end if it is negative.
+    """Return the index (from 0) of a `layer`, counted from 1 or, if negative, from the end.
 
-    Raise ValueError for a layer that the `owner` does not have.
+    Raise ValueError if there is no such layer; the message calls the module `owner`.
     """
     if not 1 <= abs(layer) <= depth:
         raise ValueError(f"layer={layer}: the {owner} has layers 1 to {depth}")
@@ -18,10 +18,11 @@ def layer_index(layer: int, depth: int, owner: str) -> int:
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
-    """Return the attention through all layers (Abnar & Zuidema 2020): (B,T,T).
+    """Return attention rollout, the product of all layers' attention: (B,T,T).
 
-    Each layer contributes ½ (mean over heads + I), because its residual connection keeps every
-    token.
+    `layers` holds the attention (B,H,T,T) of each layer. Each layer's factor is
+    ½ (mean over heads + I); the identity I stands for the residual connection (Abnar & Zuidema
+    2020).
     """
     together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights in layers:
@@ -30,11 +31,11 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
 
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return how much each token raised an output through attention: (B,T,T).
+    """Return how much each token raised the output y through attention: (B,T,T).
 
-    `gradients` are those of the output with respect to the `layers`. Only positive contributions
-    count: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al. 2021,
-    arXiv:2103.15679, equations 5 and 6).
+    `layers` holds the attention A (B,H,T,T) of each layer, and `gradients` holds ∂y/∂A. Only
+    positive contributions count: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I
+    (Chefer et al. 2021, arXiv:2103.15679, equations 5 and 6).
     """
     together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights, gradient in zip(layers, gradients, strict=True):
@@ -44,10 +45,10 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 
 
 def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
-    """Return the maps over the patches for the prediction: (B,T,T) → (B,G,G).
+    """Return a map over the patches for each matrix between tokens: (B,T,T) → (B,G,G).
 
-    A map is the row of the class token. Without a class token, it is the mean over all patches,
-    leaving out each patch's attention to itself.
+    A map is the class token's row of the matrix. Without a class token, it is the mean of all rows,
+    with zeros on the diagonal.
     """
     if has_class:
         row = matrix[:, 0, 1:]
@@ -58,11 +59,11 @@ def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
 
 
 def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Tensor:
-    """Return each head's mean attention distance in pixels, in one layer: (B,H,T,T) → (H,).
+    """Return the mean attention distance, in pixels, of each head in a layer: (B,H,T,T) → (H,).
 
-    This is the distance between a patch and the patches that it attends to, weighted by the
-    attention and averaged over patches and images (Dosovitskiy et al. 2021, figure 7). The class
-    token has no position and is left out.
+    A patch's attention distance is its mean distance to all patches, weighted by its attention to
+    them. A head's is the mean over patches and images (Dosovitskiy et al. 2021, figure 7). The
+    class token has no position and is left out.
     """
     first = int(has_class)
     patches = weights[:, :, first:, first:]
@@ -80,10 +81,10 @@ def even_distance(grid: int, patch_size: int) -> float:
 
 
 def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
-    """Return principal components of filters (D,C,P,P): (count,C,P,P), the strongest first.
+    """Return the first `count` principal components (count,C,P,P) of filters (D,C,P,P).
 
-    Also return each component's share of the variance (Dosovitskiy et al. 2021, figure 7, left).
-    The sign of a component has no meaning.
+    Also return each component's share of the variance, the highest first (Dosovitskiy et al. 2021,
+    figure 7, left). The sign of a component has no meaning.
     """
     flat = weight.detach().double().flatten(1)
     _, singular, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
@@ -99,11 +100,11 @@ def prediction_maps(
     layer: int = -1,
     target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return maps (B,G,G) of normalized images, their logits (B,K), and the explained classes (B,).
+    """Return maps (B,G,G), logits (B,K) and explained classes (B,) for normalized images (B,C,S,S).
 
-    The explained class is an image's `target` (B,) or, without a target, its predicted class. The
-    model must return its logits and the attention (B,H,T,T) of every layer. `layer` is only for
-    method="attention".
+    The explained classes are `target` (B,) or, if it is None, the predicted classes. The model must
+    return its logits and the attention (B,H,T,T) of every layer. `layer` is the index of a layer,
+    used only by method="attention".
     """
     by_gradient = method == "relevance"
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
@@ -121,11 +122,11 @@ def prediction_maps(
 
 
 def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Play the pointing game (Zhang et al. 2018): a hit means the highest patch is on the object.
+    """Play the pointing game (Zhang et al. 2018): a map hits if its highest patch is on the object.
 
-    A patch is on the object if the object covers more than half of it. Maps are (N,G,G) and the
-    objects' masks bool (N,S,S). Return hits, bool (N,), and the chance of a hit (N,), which is the
-    share of patches on the object.
+    A patch is on the object if the object covers more than half of the patch. The maps are (N,G,G),
+    and the objects' masks are bool (N,S,S). Return the hits, bool (N,), and the probability (N,)
+    that a random patch hits.
     """
     grid = maps.shape[1]
     covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))
@@ -135,16 +136,19 @@ def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
-    """Return orders for deleting the patches (N,G²) of maps (N,G,G): highest first, and random."""
+    """Return two orders (N,G²) of deleting the patches of maps (N,G,G).
+
+    "map" deletes the patches with the highest values first; "random" is a random order.
+    """
     marked = maps.flatten(1).argsort(dim=1, descending=True)
     generator = torch.Generator().manual_seed(0)
     return {"map": marked, "random": torch.rand(marked.shape, generator=generator).argsort(dim=1)}
 
 
 def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
-    """Replace the `patches` (N,M) with zeros: (N,C,S,S) → (N,C,S,S).
+    """Set the patches with the indices `patches` (N,M) to zero in normalized images (N,C,S,S).
 
-    In normalized images, zero is the mean color.
+    Zero is the mean color of normalized images.
     """
     grid = images.shape[-1] // patch_size
     keep = images.new_ones(len(images), grid**2).scatter(1, patches, 0)
@@ -154,9 +158,9 @@ def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
 
 
 def patches_of_half(maps: Tensor) -> Tensor:
-    """Return the smallest share of patches that holds half of a map's sum: (N,G,G) → (N,).
+    """Return the smallest share of patches that makes up half of a map's sum: (N,G,G) → (N,).
 
-    A map without any relevance counts as uniform.
+    A map of zeros counts as uniform.
     """
     values = maps.double().flatten(1)
     total = values.sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The web page in which a model runs in the reader's browser: vit-explain html=."""
+"""`vit-explain html=FILE`: a web page that runs the model in the reader's browser."""
 
 import gzip
 from pathlib import Path
@@ -32,9 +32,9 @@ MOST_PATCHES = 400
 
 
 def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
-    """Write a page in which the model runs on the first test images and on the reader's photos.
+    """Write a web page that runs the model on the first test images and on the reader's photos.
 
-    Raise ValueError for a model that the page's JavaScript does not support.
+    Raise ValueError if the page's JavaScript does not support the model.
     """
     model, meta = require_computed(trained), trained.meta
     images = evaluated_images(config.data, "test", meta)[0].images
@@ -69,7 +69,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     packed = gzip.compress(planes.numpy().tobytes() + pixels.numpy().tobytes(), mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render("explain", "demo.html", model=content, weights=packed))
-    logger.info(f"written to {path}, a page for any browser ({path.stat().st_size / 1e6:.1f} MB)")
+    logger.info(f"written to {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
 
 
 def require_computed(trained: Trained) -> VisionTransformer:

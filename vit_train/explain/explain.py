@@ -26,11 +26,11 @@ LOOKED_AT = 224
 
 
 def explain_predictions(config: ExplainConfig) -> None:
-    """Draw the heat maps of predictions, the attention distances of heads, and the filters.
+    """Draw heat maps of predictions, the attention distances of heads, and the filters.
 
-    For a model that predicts pixels, draw its decoder's attention from a hidden patch. With html=,
-    write the demo page instead. Raise ValueError for a model without attention, and for a layer or
-    class that the model does not have.
+    For a model that predicts pixels, draw its decoder's attention from a hidden patch instead. With
+    html=, write only the demo page. Raise ValueError if the model has no attention, or if it does
+    not have the chosen layer or class.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights, config.data.image_size)
@@ -76,7 +76,7 @@ def explain_predictions(config: ExplainConfig) -> None:
 
 
 def folder_name(config: ExplainConfig) -> str:
-    """Return the output folder's name, which contains every setting that is not the default."""
+    """Return the output folder's name; it lists the settings that differ from their defaults."""
     parts = [
         config.method != ExplainConfig.method and config.method,
         config.layer != ExplainConfig.layer and f"layer{config.layer}",
@@ -89,9 +89,10 @@ def folder_name(config: ExplainConfig) -> str:
 def read_images(
     trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts
 ) -> tuple[Tensor, list[str], Tensor]:
-    """Return the first `count` readable images, uint8 (N,C,S,S), and their files' names.
+    """Return the first `count` readable images, uint8 (N,C,S,S), and the names of their files.
 
-    Also return the same images at a size for viewing. Raise ValueError if no image can be read.
+    Also return the same images at a size for viewing, at least LOOKED_AT pixels. Warn of each
+    unreadable image; raise ValueError if no image can be read.
     """
     size = max(LOOKED_AT, trained.meta.image_shape[1])
     found: dict[Path, tuple[Tensor, Tensor]] = {}

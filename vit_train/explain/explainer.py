@@ -42,7 +42,7 @@ LEGENDS = {
     "relevance": "how much each patch raised the logit of {raised} "
     "(relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
-    "attention": "attention of layer {layer}, the mean of its heads",
+    "attention": "attention of layer {layer}, mean of all heads",
 }
 # Shares of the patches to delete: for a curve, and for a single figure.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
@@ -51,11 +51,11 @@ TITLE, NAME = 44, 30
 
 
 class Explainer:
-    """Explains the predictions of one model by one method or, with method="all", by all methods.
+    """Explains the predictions of a model by one method or, with method="all", by all methods.
 
-    `layer`, counted from 1, is only for method="attention". `target` is the class to explain, or
-    None for the predicted class. The predictions are computed in `precision`, by default the
-    model's own.
+    `layer`, counted from 1 or, if negative, from the end, is used only by method="attention".
+    `target` is the class to explain; None means each image's predicted class. `precision` is used
+    for the predictions; None means the model's own precision.
     """
 
     def __init__(
@@ -73,7 +73,9 @@ class Explainer:
                 f"model.name={meta.config.model.name} and task={meta.config.task.name}"
             )
         if target is not None and target not in meta.classes:
-            raise ValueError(f"target={target} is not a class of the model: {listed(meta.classes)}")
+            raise ValueError(
+                f"target={target} is not a class of the model, which has {listed(meta.classes)}"
+            )
         self.trained, self.model, self.classes = trained, model, meta.classes
         self.precision = precision or trained.precision
         self.methods = list(LEGENDS) if method == "all" else [method]
@@ -90,7 +92,7 @@ class Explainer:
     ) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,S,S), the heads' attention distances and the filters.
 
-        Draw the maps over `shown`, the same images at another size, if given.
+        If `shown` is given, draw the maps over it: the same images at another size.
         """
         found = {
             "maps": self.draw_maps(images, titles, shown),
@@ -109,10 +111,10 @@ class Explainer:
     def draw_maps(
         self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
     ) -> Figure:
-        """Draw uint8 images (N,3,S,S) with their maps.
+        """Draw uint8 images (N,3,S,S), or the same images `shown` at another size, with their maps.
 
         Below each image are its title, such as the true class, and the predicted and explained
-        classes.
+        classes with their probabilities.
         """
         found = [self.explained(images, method) for method in self.methods]
         named = [shortened(name, NAME) for name in self.classes]
@@ -136,9 +138,9 @@ class Explainer:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return the maps (N,G,G) of uint8 images, and vit-predict's probabilities (N,K).
+        """Return maps (N,G,G) and vit-predict's probabilities (N,K) for uint8 images (N,3,S,S).
 
-        The maps are those of `method`, by default the explainer's only method.
+        `method` computes the maps; None means the explainer's first method.
         """
         has_class, parts = self.model.config.has_class_token, []
         for each in images.split(self.batch):
@@ -155,13 +157,19 @@ class Explainer:
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
-        """Return the mean attention distance of each head in each layer, in pixels."""
+        """Return the mean attention distance, in pixels, of each head in each layer.
+
+        Only the first `batch` images are used.
+        """
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
         has_class, size = self.model.config.has_class_token, self.model.config.patch_size
         return [attention_distances(each, has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet, name: str) -> None:
-        """Score the method called `name` on these images, and compare it with chance."""
+        """Log how well the method called `name` marks important patches, compared with chance.
+
+        If the images have object masks, also play the pointing game.
+        """
         maps, probabilities = self.explained(part.images, name)
         images = counted(len(part), "image")
         if part.masks is not None:
@@ -183,16 +191,16 @@ class Explainer:
             )
 
     def patches(self, share: float) -> int:
-        """Return the number of patches in this share of all patches, at least one."""
+        """Return `share` of the number of patches, rounded, but at least one."""
         return max(1, round(share * self.model.grid**2))
 
     def focus(self, images: Tensor) -> dict[str, float]:
-        """Measure how concentrated maps are, and how predictions depend on their highest patches.
+        """Measure how concentrated maps are, and how much predictions depend on marked patches.
 
-        For uint8 images (N,3,S,S), return the share of patches that makes up half of a map, the
-        share of patches `deleted`, and the shares of predictions that change: `changed` for the
-        highest patches, `changed_at_random` for random patches. `p_value` compares the two by
-        McNemar's exact test.
+        For uint8 images (N,3,S,S), `patches_of_half` is the share of patches that makes up half of
+        a map's sum. `changed` is the share of predictions that change when the highest patches of
+        the map are deleted; `changed_at_random`, when as many random patches are. `deleted` is the
+        share of patches deleted. `p_value` compares both shares by McNemar's exact test.
         """
         maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)
@@ -211,7 +219,10 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Return True (N,) where deleting `patches` (N,M) does not change the prediction (N,)."""
+        """Return, as bool (N,), whether each image keeps its `predicted` class (N,).
+
+        The new class is predicted after the `patches` (N,M) of the uint8 images are deleted.
+        """
         found, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
@@ -221,18 +232,18 @@ class Explainer:
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
-    """Return each image's true class as a title; return [] for tasks without labels."""
+    """Return a title for each image with its true class; return [] for tasks without labels."""
     labels = images.labels.tolist() if meta.task.needs_labels else []
     return [f"true: {meta.classes[label]}" for label in labels]
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
-    """Return maps with the values `seen` (B,V) at the patches `visible` (B,V), and 0 elsewhere."""
+    """Return maps (B,G,G) with values `seen` (B,V) at patches `visible` (B,V), and 0 elsewhere."""
     return seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen).view(-1, grid, grid)
 
 
 def most_central(patches: Tensor, grid: int) -> Tensor:
-    """Return, for each row of patches, the patch nearest to the image's center: (B,M) → (B,)."""
+    """Return the patch nearest to the image's center among each image's patches: (B,M) → (B,)."""
     rows, columns = patches // grid, patches % grid
     middle = (grid - 1) / 2
     nearest = ((rows - middle) ** 2 + (columns - middle) ** 2).argmin(dim=1, keepdim=True)
@@ -254,10 +265,11 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
 
 @torch.no_grad()
 def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
-    """Draw uint8 images (N,3,S,S), each with a hidden patch and the patches that it attends to.
+    """Draw uint8 images (N,3,S,S) with a decoder's attention from a hidden to the visible patches.
 
-    `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
-    the decoder does not have, and for a decoder that attends to no patches.
+    The hidden patch is the one nearest to the center. `layer` is counted from 1 or, if negative,
+    from the end. Raise ValueError if the decoder does not have this layer, or if the decoder has no
+    visible patches (task.given_rows=0).
     """
     model, meta = trained
     assert isinstance(model, Autoencoder)
@@ -269,7 +281,9 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     if isinstance(model, Autoregressor):
         count = first = model.given
         if not count:
-            raise ValueError("task.given_rows=0: the decoder has no given patches to attend to")
+            raise ValueError(
+                "task.given_rows=0: the model is given no patches, so there is no attention to draw"
+            )
         order = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
         _, attention = model.forward(batch, return_attention=True)
     else:
@@ -284,5 +298,5 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     maps = on_grid(weights[each, query - first, -count:], visible, grid)
     places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
-    legend = f"attention of the red patch to the visible ones, decoder layer {index + 1}"
+    legend = f"attention of the red patch to the visible patches, decoder layer {index + 1}"
     return {"decoder": draw_maps(shown, maps, places, legend)}

@@ -1,7 +1,7 @@
 """Figures: charts, sheets of images, heat maps, and a classifier's measures.
 
-Import this package before matplotlib: it makes matplotlib ignore a matplotlibrc file in the current
-folder, which may be somebody else's. Settings in $MATPLOTLIBRC and in the user's own folder apply.
+Import this package before matplotlib: matplotlib then ignores a matplotlibrc file in the current
+folder, which may be somebody else's. $MATPLOTLIBRC and the user's own matplotlibrc still apply.
 """
 
 import contextlib

@@ -63,7 +63,7 @@ def chart(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def make_plain(axes: Axes) -> None:
-    """Draw light grid lines behind everything else, and no frame at the top and right."""
+    """Draw light grid lines behind the data, and remove the frame at the top and right."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
@@ -78,13 +78,13 @@ LABEL = 48
 
 
 def wrapped(label: str) -> str:
-    """Return a label wrapped to at most two lines."""
+    """Return a label as at most two lines; cut off the rest."""
     return literal("\n".join(wrap(printable(label), LABEL, max_lines=2, placeholder=" …")))
 
 
 @dataclass(frozen=True)
 class Row:
-    """A group of runs in a chart: its label, its runs' results, their interval, and a text."""
+    """A row of a chart: a group's label, its runs' results, their 95 % interval, and a text."""
 
     label: str
     points: Sequence[float]
@@ -93,7 +93,7 @@ class Row:
 
 
 def dots(rows: Sequence[Row], title: str) -> Figure:
-    """Draw each group's runs as dots, their mean as a bar across its interval, and its text."""
+    """Draw a row per group: a dot per run, a bar at the mean, a line for the interval, and text."""
     figure, axes = chart(7.5, 1.2 + 0.45 * len(rows))
     for place, row in enumerate(rows):
         axes.plot(row.interval or [], [place] * len(row.interval or ()), color="#3b6ea5", alpha=0.6)
@@ -109,7 +109,7 @@ def dots(rows: Sequence[Row], title: str) -> Figure:
 
 
 def lines(series: Sequence[Series], title: str) -> Figure:
-    """Plot results against the number of training images: a line of means, and a point per run."""
+    """Plot each series against the number of training images: a line of means, a point per run."""
     figure, axes = chart(6, 4)
     for (label, results), color in zip(series, colors(len(series)), strict=True):
         means = [np.mean(points) for _, points in results]
@@ -146,9 +146,10 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw_runs(
     axes: Axes, runs: Sequence[Curve], column: str, color: str, style: dict[str, Any]
 ) -> None:
-    """Draw one column of the runs' curves, for the epochs that all runs have.
+    """Plot one column of the runs' metrics.csv, up to the last epoch that all runs have.
 
-    For several runs, draw the mean and a band from the lowest to the highest value.
+    For several runs, draw the mean and a band from the lowest to the highest value. If a run lacks
+    the column, draw nothing.
     """
     if not all(column in row for rows in runs for row in rows):
         return
@@ -164,11 +165,11 @@ def draw_runs(
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """Plot each measure against the images seen, in its own panel.
+    """Plot each measure of groups of runs against the images seen, in a panel per measure.
 
     Validation lines are solid, training lines dashed; `validation` is the legend's text for the
     solid lines. For a group of several runs, draw the mean and a band from the lowest to the
-    highest value. The legend names the groups unless there is only one.
+    highest value. If there are several groups, the legend names them.
     """
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
@@ -194,7 +195,7 @@ def curves(
 
 
 def draw_robustness(accuracies: dict[str, list[float]], clean: float) -> Figure:
-    """Draw the accuracy on corrupted images by severity; `clean` is the accuracy at severity 0."""
+    """Plot accuracy against severity for each corruption; `clean` is the accuracy at severity 0."""
     figure, axes = chart(6.2, 4)
     for (name, values), color in zip(accuracies.items(), colors(len(accuracies)), strict=True):
         axes.plot(100 * np.array([clean, *values]), color=color, label=name, marker=".")

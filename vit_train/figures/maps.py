@@ -24,7 +24,8 @@ def draw_maps(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) beside copies overlaid with their maps, (N,G,G) or (N,M,G,G).
 
-    Each map is scaled from 0 to its highest value, and each cell of a map has one color.
+    The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
+    each image.
     """
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
@@ -54,7 +55,7 @@ IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.77
 
 
 def gallery_size(task: Task, model: nn.Module) -> int:
-    """Return the number of images to draw: 0 if one image's attention needs too much memory."""
+    """Return the number of images to draw; 0 if one image's attention takes too much memory."""
     most = min(IMAGES, images_across(task) * ROWS)
     return min(most, images_at_once(model)) if isinstance(model, VisionTransformer) else most
 
@@ -65,7 +66,7 @@ def images_across(task: Task) -> int:
 
 @torch.no_grad()
 def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normalize) -> Figure:
-    """Draw the task's pictures of the batch's first images; the model must be in eval mode."""
+    """Draw the first images of a batch and the task's pictures; the model must be in eval mode."""
     images, targets = (tensor[: gallery_size(task, model)] for tensor in batch)
     first, *others = task.pictures(model, images, targets)
     plain = normalize.undo(first).cpu()
@@ -93,7 +94,7 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
     axes.set_xticks(range(1, len(layers) + 1))
     axes.axhline(even, linestyle="--", linewidth=1, color="gray")
     axes.annotate(
-        "even attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
+        "uniform attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
         textcoords="offset points", ha="right", fontsize=8, color="gray",
     )  # fmt: skip
     return figure
@@ -102,20 +103,21 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
 def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
     """Draw principal components (K,3,P,P) of the patch embedding's filters.
 
-    `shares` gives the share of the variance that each component explains.
+    `shares` holds the share of the filters' variance that each component explains.
     """
     most = filters.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
     pixels = (127.5 * (1 + filters / most)).round().byte()
     labels = [[f"{100 * share:.1f} %"] for share in shares]
-    title = "Share of the variance of all filters explained by each component"
+    title = "Principal components of the filters, and their shares of variance"
     return image_grid(pixels, labels, columns=7, side=PICTURE, title=title)
 
 
 def mosaic(positions: Tensor) -> Tensor:
-    """Arrange the cosine similarities of positions (N,D) as a G×G grid of maps, one per patch.
+    """Arrange the cosine similarities of position embeddings (N,D) as a G×G grid of G×G maps.
 
-    The map in row i and column j shows the similarity of the patch in that place to each of the G×G
-    patches. Lines of NaN separate the maps, so each side of the result has length G·(G + 1) − 1.
+    N is G², the number of patches. The map in row i, column j of the grid shows the similarity
+    between the patch in row i, column j of the image and every patch. Lines of NaN separate the
+    maps, so each side of the result has length G·(G + 1) − 1.
     """
     directions, grid = F.normalize(positions, dim=1), math.isqrt(len(positions))
     alike = directions @ directions.t()
@@ -130,7 +132,7 @@ MOST_PLACES = 48**2
 
 @torch.no_grad()
 def draw_positions(encoder: Encoder) -> Figure:
-    """Draw the first table of absolute positions, and the similarities of all pairs of patches.
+    """Draw the encoder's first table of position embeddings, and the similarities between patches.
 
     The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """
@@ -142,7 +144,9 @@ def draw_positions(encoder: Encoder) -> Figure:
     image = values.imshow(
         table.numpy(), cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
     )
-    values.set(title=f"{encoder.config.positions}: the table", xlabel="value", ylabel="token")
+    values.set(
+        title=f"position embeddings ({encoder.config.positions})", xlabel="value", ylabel="token"
+    )
     figure.colorbar(image, ax=values, shrink=0.8)
     image = places.imshow(alike.numpy(), cmap="viridis", vmax=1)
     places.set(title="each patch's cosine similarity to all patches", xticks=[], yticks=[])

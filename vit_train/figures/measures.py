@@ -1,4 +1,4 @@
-"""Measures of a classifier: numbers, figures and text."""
+"""Measures of a classifier's predictions, as numbers, figures and text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -53,10 +53,10 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
 
 
 def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
-    """Count the images of each true class (row) with each predicted class (column): (K,K).
+    """Count the images of each true class (row) by predicted class (column): (K,K).
 
-    `together` is the number of neighboring classes that share a row or column; for tens of
-    thousands of classes, the full matrix would take gigabytes.
+    Each row and each column stands for `together` neighboring classes, because a full matrix of
+    tens of thousands of classes would take gigabytes.
     """
     cells = -(-predictions.classes // together)
     pairs = predictions.labels // together * cells + predictions.predicted // together
@@ -66,12 +66,12 @@ def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
 def class_reports(
     predictions: Predictions, classes: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return each class's measures, in order, and their macro and weighted averages.
+    """Return the measures of each class, in order, and their macro and weighted averages.
 
-    `support` counts the images labeled as the class; `predicted`, those predicted as the class.
-    `precision` is the correct share of `predicted`; `recall`, the correct share of `support`; `f1`,
-    the harmonic mean of precision and recall; 0/0 counts as 0. As in scikit-learn, the averages
-    leave out classes that occur neither as labels nor as predictions.
+    `support` is the number of images labeled as the class; `predicted` is the number of images
+    predicted as the class. `precision` is the correct share of `predicted`, `recall` the correct
+    share of `support`, and `f1` their harmonic mean; 0/0 counts as 0. As in scikit-learn, the
+    averages leave out classes that occur neither as labels nor as predictions.
     """
     right, taken = predictions.hits, predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)
@@ -97,10 +97,10 @@ COLDEST, HOTTEST = 0.1, 10.0
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
-    """Sort images by confidence into bins of equal width, (lower, upper].
+    """Divide images by confidence into bins of equal width, (lower, upper].
 
-    Return the number of images, the mean confidence and the accuracy in each bin, (BINS,) each. The
-    confidence and accuracy of an empty bin are 0.
+    Return the number of images, the mean confidence and the accuracy in each bin, all of shape
+    (BINS,). In an empty bin, confidence and accuracy are 0.
     """
     number = np.ceil(np.nan_to_num(predictions.confidence) * BINS).astype(int) - 1
     count, confidence, correct = (
@@ -113,7 +113,8 @@ def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
 def calibration_error(predictions: Predictions) -> float:
     """Return the expected calibration error (Guo et al. 2017).
 
-    This is the mean of |accuracy − confidence| over the bins, weighted by number of images.
+    The error is the mean of |accuracy − confidence| over the bins of `binned`, weighted by their
+    numbers of images.
     """
     count, confidence, accuracy = binned(predictions)
     return float((count * np.abs(accuracy - confidence)).sum() / max(1, count.sum()))
@@ -129,7 +130,7 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
     above.bar(left, accuracy, **place, color=PALETTE[0], edgecolor="white", label="accuracy")
     above.bar(
         left, confidence - accuracy, **place, bottom=accuracy, color=PALETTE[3], alpha=0.3,
-        edgecolor=PALETTE[3], hatch="//", label="gap to the confidence",
+        edgecolor=PALETTE[3], hatch="//", label="gap to confidence",
     )  # fmt: skip
     above.plot((0, 1), (0, 1), "--", color="gray", linewidth=1)
     title = f"expected calibration error {100 * calibration_error(predictions):.1f} %"
@@ -145,9 +146,9 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
 def fitted_temperature(predictions: Predictions) -> float:
     """Return the temperature T for which softmax(logits / T) has the least cross-entropy.
 
-    From Guo et al. 2017. The loss is convex in 1/T, so bisection between COLDEST and HOTTEST finds
-    the zero of the loss's derivative. The derivative is the mean difference between the expected
-    logit and the label's logit.
+    Temperature scaling is from Guo et al. 2017. The cross-entropy is convex in 1/T, so bisection
+    for T between COLDEST and HOTTEST finds the zero of its derivative: the mean difference between
+    the expected logit and the label's logit.
     """
 
     def slope(inverse: float) -> float:
@@ -169,10 +170,10 @@ FEWEST = 20
 
 
 def accuracy_of_surest(predictions: Predictions) -> Floats:
-    """Return the accuracy on the n images of the highest confidence, for n = 1 … N: (N,).
+    """Return the accuracy on the n most confident predictions, for n = 1 … N: (N,).
 
-    Each image counts with the mean accuracy of all images that have the same confidence (El-Yaniv &
-    Wiener 2010).
+    Predictions of equal confidence each count with their mean accuracy, because they have no order
+    (El-Yaniv & Wiener 2010).
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count
@@ -198,7 +199,7 @@ def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
     axes.set(
-        xlabel="images kept, most certain first, %", ylabel="accuracy on kept images, %",
+        xlabel="images kept, most confident first, %", ylabel="accuracy on kept images, %",
         xlim=(0, 100), ylim=(max(0, 100 * min(accuracy[len(accuracy) // 50 :]) - 5), 101),
     )  # fmt: skip
     return figure
@@ -225,7 +226,7 @@ def all_values(result: Evaluation) -> dict[str, float]:
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
-    """Return all values of a result except the predictions for single images."""
+    """Return all values of a result by name, without the predictions for individual images."""
     numbers = {
         key: each for key, each in vars(result).items() if key not in ("predictions", "best_by")
     }
@@ -237,9 +238,9 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 def figures(
     result: Evaluation, images: Tensor, classes: Sequence[str], names: Sequence[object]
 ) -> Iterator[tuple[str, Figure]]:
-    """For a classifier, yield (name, figure) for all FIGURES and for a sheet of its mistakes.
+    """For a classifier, yield (name, figure) for each of FIGURES and for a sheet of mistakes.
 
-    `images` is uint8 (N,3,S,S); `names` are the images' names.
+    `images` is uint8 (N,3,S,S); `names` are the images' names. For other models, yield nothing.
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():

@@ -36,11 +36,11 @@ def draw_sheet(
     side: float = SIDE,
     legend: str = "",
 ) -> Figure:
-    """Draw images in sections; each section has its title, if any, above it.
+    """Draw sections of labeled images, each below its title; a title may be "".
 
     All images have the same shape, and are `side` inches high. A `legend` adds a color scale for
-    the maps. All images share one Axes, whose units are inches from the upper left corner: a
-    separate Axes for each image would take a second to lay out.
+    maps, with this text. All images share one Axes, whose units are inches from the upper left
+    corner, because laying out an Axes for each image would take a second.
     """
     labeled = [each for part in sections.values() for each in part]
     lines = max((len(lines) for _, lines in labeled), default=0)
@@ -75,7 +75,7 @@ def draw_sheet(
 
 
 def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
-    """Draw the color scale of the maps, from 0 to the highest value, centered on a sheet."""
+    """Draw the color scale of maps on a sheet `across` inches wide, `top` inches from its top."""
     middle, reach = across / 2, min(1.5, across / 9)
     extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
     axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
@@ -88,7 +88,7 @@ def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
-    """Return a line such as "label: cat 12 %"."""
+    """Return a line such as "label: cat 12 %", and its color."""
     share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
     return fitted(f"{who}: ", name, f" {share} %"), color
 
@@ -133,7 +133,7 @@ def image_grid(
 
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
-    """Return a label's class name; for a mixed label, each class with its share of the label."""
+    """Return a label's class as a line; for a mixed label (K,), a line for each class's share."""
     if target.ndim == 0:
         return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)
@@ -147,7 +147,7 @@ COUNT = 12
 
 
 def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
-    """Return the indices of the highest values (N,) where `among` (N,) is True, highest first."""
+    """Return the indices of the `count` highest values (N,) where `among` (N,) is True, sorted."""
     order: Integers = np.argsort(-values, kind="stable")
     return list(map(int, order[among[order]][:count]))
 
@@ -157,11 +157,12 @@ def draw_mistakes(
 ) -> Figure:
     """Draw the most wrong and the least sure predictions for uint8 images (N,3,S,S).
 
-    Below each image are its true and predicted classes, and its name unless the name is a number.
+    Below each image are its true class, its predicted class and, if the image has one, the name of
+    its file.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
     sections = {
-        "Most wrong: the true class got the least probability": highest(
+        "Most wrong: the true class has the lowest probability": highest(
             predictions.losses, ~predictions.correct
         ),
         "Least sure: two classes are almost equally probable": highest(

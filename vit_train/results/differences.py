@@ -1,4 +1,4 @@
-"""The difference between two groups of runs, paired by seed."""
+"""Differences between the results of two groups of runs, paired by seed and fold."""
 
 import math
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences between two groups' results, one for each seed and fold that both have.
+    """Differences between two groups' results: one for each seed and fold that both groups have.
 
     Runs with the same seed have the same validation split and the same order of images, and
     often the same initial weights, so their results may vary together. All runs are tested on the
-    same images: an interval covers the variation between seeds, not between test images.
+    same images, so an interval covers the variation between seeds, not between test images.
     """
 
     values: Sequence[float]
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Return the 95 % interval of the mean (Student's t), or None for fewer than two seeds."""
+        """Return the 95 % interval of the mean (Student's t); None for fewer than two values."""
         count = len(self.values)
         if count < 2:
             return None
@@ -41,22 +41,25 @@ class Difference:
 
     @property
     def error(self) -> float:
-        """Return the standard error of the mean."""
+        """Return the standard error of the mean difference."""
         return stdev(self.values) / math.sqrt(len(self.values))
 
     @property
     def is_decided(self) -> bool:
-        """Return True if one group is better, given that this is asked after each new seed."""
+        """Return True if the mean difference is significant, even when tested after each new seed.
+
+        With fewer than FIRST_LOOK values, return False.
+        """
         count = len(self.values)
         if count < FIRST_LOOK:
             return False
         return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error
 
     def seeds_to_find(self, size: float) -> int | None:
-        """Return how many seeds would show a true difference of `size` with a power of 80 %.
+        """Return the number of seeds needed to find a true difference of `size` with 80 % power.
 
-        The test is the paired t-test at 5 %, and its spread is the spread of these differences.
-        Return None for fewer than two seeds, or if MOST_SEEDS would not suffice.
+        The test is a paired t-test at the 5 % level. Its standard deviation is assumed to be that
+        of `values`. Return None for fewer than two values, or if MOST_SEEDS or more are needed.
         """
         if len(self.values) < 2:
             return None
@@ -70,7 +73,7 @@ class Difference:
 
 
 def difference(group: Group, baseline: Group, *path: str) -> Difference:
-    """Return the differences in the value at `path` in the runs' summaries."""
+    """Return the differences (group − baseline) of the value at `path` in the runs' summaries."""
 
     def value(run: Any) -> float:
         for key in path:
@@ -84,9 +87,9 @@ def difference(group: Group, baseline: Group, *path: str) -> Difference:
 
 
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
-    """Return the only group with these settings, such as "positions=none,depth=6".
+    """Return the group with the settings in `words`, such as "positions=none,depth=6".
 
-    Without `words`, return the first group. Raise ValueError unless exactly one group matches.
+    Return the first group if `words` is None. Raise ValueError unless exactly one group matches.
     """
     if words is None:
         return groups[0]
@@ -95,13 +98,13 @@ def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
     if len(found) != 1:
         labels = "; ".join(group.label() for group in groups)
         raise ValueError(
-            f"--baseline={words} fits {len(found)} of the rows, not one: choose from {labels}"
+            f"--baseline={words} matches {len(found)} rows, but must match one of: {labels}"
         )
     return found[0]
 
 
 def spellings(group: Group) -> set[str]:
-    """Return a group's settings as KEY=VALUE, with the keys in full and as the tables show them."""
+    """Return a group's settings as KEY=VALUE, each with its full key and with its short name."""
     settings = group.settings.items()
     return {
         f"{name}={short_value(value)}" for key, value in settings for name in (key, short_name(key))

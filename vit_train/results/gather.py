@@ -29,7 +29,7 @@ def require_complete(run: dict[str, Any]) -> None:
 
 
 def read_groups(paths: Sequence[Path]) -> list[Group]:
-    """Return the finished runs in these folders and files; raise ValueError for damaged ones."""
+    """Return groups of the finished runs at these paths; raise ValueError for a damaged summary."""
     runs = read_summaries(paths)
     for run in runs:
         require_complete(run)
@@ -37,11 +37,11 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
 
 
 def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tuple[str, Path]:
-    """Write results.md, results.csv and all possible plots into a folder.
+    """Write results.md, results.csv and the plots into a folder.
 
-    Return a table for the terminal, and the folder. Without `out`, use the folder given or, for
-    several paths, the folder that contains all of them. Show the other groups' differences to the
-    group with the settings `baseline`, by default the first.
+    Return a table for the terminal, and the folder. Without `out`, the folder is the only one in
+    `paths` or, for several paths, the folder that contains all of them. Compare groups with the
+    group that has the settings `baseline`; None means the first group.
     """
     groups = read_groups(paths)
     if len(searched(groups)) > 1:  # a search: the best first
@@ -63,7 +63,7 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:
-    """Return the single folder given or, for other paths, the folder that contains them all."""
+    """Return the only path if it is a folder; otherwise, the folder that contains all paths."""
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
     parent = os.path.commonpath([path.parent.resolve() for path in paths])

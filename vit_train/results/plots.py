@@ -12,8 +12,8 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     """Return the plots by file name.
 
     results.png shows the final results. images.png shows the results by number of training images,
-    if there are at least three such numbers. curves.png shows the training curves, if every run has
-    its metrics.csv. settings.png shows the validation results by each setting that was searched.
+    if there are at least three different numbers. curves.png shows the training curves, if every
+    run has a metrics.csv. settings.png shows the validation results by each setting that was searched.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
     rows = [
@@ -56,7 +56,7 @@ def searched(groups: Sequence[Group]) -> list[str]:
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return results by number of training images, one series per combination of other settings."""
+    """Return a series of results by number of training images for each set of other settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})

@@ -1,4 +1,4 @@
-"""Summaries and curves of finished runs; a group's runs differ only in their seeds and folds."""
+"""Summaries and curves of finished runs, grouped by all settings except seed and fold."""
 
 import csv
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Group:
     label_keys: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[Any]:
-        """Return the value at `path` in each run's summary, leaving out runs without one."""
+        """Return the value at `path` in each run's summary; leave out runs without a value."""
         found: list[Any] = self.runs
         for key in path:
             found = [each.get(key) if isinstance(each, dict) else None for each in found]
@@ -36,7 +36,7 @@ class Group:
 
     @staticmethod
     def place(run: dict[str, Any]) -> tuple[Any, Any]:
-        """Return a run's seed and fold, by which runs of two groups are paired."""
+        """Return a run's seed and cross-validation fold; runs of two groups are paired by both."""
         return run["config"]["seed"], run["config"]["data"].get("cv_fold")
 
     @property
@@ -60,7 +60,7 @@ class Group:
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
     def label(self, *left_out: str) -> str:
-        """Return the settings that distinguish this group from others, except those `left_out`."""
+        """Return the settings that distinguish this group from others, without `left_out` keys."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
         words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
         more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
@@ -68,7 +68,7 @@ class Group:
 
 
 def short_name(key: str) -> str:
-    """Return the last part of a key; of a key that ends in `.name`, the group: "model"."""
+    """Return a key's short name: "depth" for "model.depth", but "model" for "model.name"."""
     group, _, last = key.rpartition(".")
     return group if last == "name" else last
 
@@ -83,9 +83,9 @@ def short_value(value: Any) -> str:
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the summaries of finished runs in these folders and files.
+    """Return the summaries of the finished runs in these folders and files, without duplicates.
 
-    Raise ValueError if a path does not exist, or if there is no finished run.
+    Raise ValueError if a path does not exist, or if the paths contain no finished run.
     """
     summaries: dict[Path, dict[str, Any]] = {}
     for path in paths:
@@ -101,9 +101,9 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
-    """Return a summary with its run's curve; None for unfinished runs and other files.
+    """Return a finished run's summary and curve; None for unfinished runs and other files.
 
-    Raise Refused if a `required` file is damaged; skip any other damaged file.
+    Raise Refused or OSError if a `required` file cannot be read; skip any other unreadable file.
     """
     try:
         content = read_json(file)
@@ -130,7 +130,7 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
 def read_curve(summary: Path) -> list[dict[str, float]]:
     """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
 
-    Return [] if there is no such file; raise ValueError if it is damaged or too large.
+    Return [] if the CSV file does not exist; raise ValueError if it is damaged or too large.
     """
     path = summary.with_name("metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv")
     if not path.is_file():
@@ -146,15 +146,15 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the name of the split on which the validation curves were measured."""
+    """Return the legend's text for validation curves; say if all were measured on the test set."""
     on_test = all(summary.get("selected_on") == "test" for summary in summaries)
-    return "test, each epoch" if on_test else "validation"
+    return "test set, each epoch" if on_test else "validation"
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
-    """Group and sort runs by the settings that differ and can change a result.
+    """Group and sort runs by the settings that differ between them and can change a result.
 
-    Runs that differ only in their seeds or folds are in one group.
+    Runs that differ only in seed or fold are in one group.
     """
     flat = [settings_of(summary) for summary in summaries]
     differing = [
@@ -178,7 +178,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 
 
 def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Return a minimal subset of the keys that distinguishes as many groups as all keys do."""
+    """Return a minimal subset of `keys` that distinguishes as many groups as all `keys` do."""
 
     def count(chosen: Sequence[str]) -> int:
         return len({values_of(settings, chosen) for settings in flat})
@@ -194,11 +194,11 @@ def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[st
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    Settings that are newer than the run get their defaults. `precision` names the precision that
-    the run used or, if resuming changed it, all precisions in order.
+    Settings that were added to vit-train after the run get their defaults. `precision` is the
+    precision that the run used or, if resuming changed it, all precisions in order.
 
-    If the run extends an earlier run, include the earlier run's number of epochs and recipe, but
-    not its folder, which differs by seed.
+    For a run that extends an earlier run, `extend` is the earlier run's number of epochs and recipe
+    instead of its folder, because folders differ by seed.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
@@ -221,17 +221,17 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest run of each seed and fold, sorted.
+    """Return the newest run of each seed and fold, sorted by seed and fold.
 
-    Of several runs with the newest date, return the last by path. Counting repetitions would make
-    the spread look too small.
+    Of several newest runs with the same date, keep the last in `runs`. Older runs are left out,
+    because counting a seed twice would make the standard deviation too small.
     """
     newest: dict[tuple[Any, Any], dict[str, Any]] = {}
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
         place = Group.place(run)
         if place in newest:
             logger.warning(
-                printable(f"skipped {newest[place]['file']}, which {run['file']} repeats")
+                printable(f"skipped {newest[place]['file']}: {run['file']} is a newer repetition")
             )
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
@@ -242,11 +242,11 @@ def values_of(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def spelled(value: Any) -> str:
-    """Return a setting's value as text; 1.0 and 1 are spelled alike."""
+    """Return a setting's value as text; 1.0 and 1 give the same text."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def numbers_first(value: Any) -> tuple[bool, float, str]:
-    """Return a sort key that puts numbers in order of size, and before words."""
+    """Return a sort key that puts numbers first, in order of size, and then other values."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, value if number else 0, str(value))

@@ -29,7 +29,7 @@ class Measure:
     digits: int
 
     def text(self, values: Sequence[float]) -> str:
-        """Format the mean over the runs, with ± the standard deviation if there are several."""
+        """Format the mean of the runs' values and, for several runs, ± their standard deviation."""
         numbers = [mean(values)] if values else []
         numbers += [stdev(values)] if len(values) > 1 else []
         return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
@@ -39,7 +39,7 @@ class Measure:
         return [run["test"]["final"][self.name] for run in group.runs]
 
     def points(self, group: Group) -> list[float]:
-        """Return the test results in the unit of the plots."""
+        """Return the test results of the final weights in the plots' unit, such as percent."""
         return [self.scale * value for value in self.final(group)]
 
 
@@ -50,7 +50,7 @@ LOSS = Measure("loss", "loss", "test loss of the final weights", "{} loss, {}", 
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
-    """Return accuracy, or loss if no run has accuracy; raise ValueError if only some runs do."""
+    """Return ACCURACY if all runs are classifiers, LOSS if none is; otherwise, raise ValueError."""
     classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
     if len(classify) > 1:
         raise ValueError(
@@ -60,10 +60,10 @@ def common_measure(groups: Sequence[Group]) -> Measure:
 
 
 def interval(group: Group) -> tuple[float, float] | None:
-    """Return the 95 % interval of test accuracy in percent, or of its mean over several runs.
+    """Return the 95 % interval of a run's test accuracy, or of several runs' mean, in percent.
 
     Return None for runs without accuracy, and for several folds: folds share most of their training
-    images, so an interval from their spread would be too narrow.
+    images, so an interval from their standard deviation would be too narrow.
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
     if not accuracy or (group.folds and len(accuracy) > 1):
@@ -80,9 +80,10 @@ def ends(interval: tuple[float, float] | None) -> str:
 
 
 def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
-    """Return the difference to the baseline, and how many seeds would show one point; or ""s.
+    """Return two cells: the difference to the baseline, and the number of seeds needed.
 
-    Like `interval`, leave out the interval for folds.
+    The seeds are those needed to find a difference of 1 point of accuracy (`seeds_to_find`).
+    A cell without a value is "". For folds, the difference has no interval, as in `interval`.
     """
     if group is baseline:
         return "baseline", ""
@@ -103,12 +104,12 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
 # The width of a terminal in characters.
 TERMINAL = 80
 DIFFERENCES = """\
-Differences are paired by seed. If an interval includes 0, these runs do not
-tell the two rows apart: results.md says how many seeds would show 1 point."""
+Differences are paired by seed. If an interval includes 0, the difference may
+be chance: results.md has the number of seeds needed to find 1 point."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
-    """Return a table for a terminal: each group's runs, mean, interval and difference."""
+    """Return a table for a terminal: each group's number of runs, mean, interval and difference."""
     measure = common_measure(groups)
     rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
     for group in groups:
@@ -130,7 +131,7 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
 
 
 def run_rows(groups: Sequence[Group]) -> list[list[Any]]:
-    """Return a row for each run, after a row with the titles: its settings and its results."""
+    """Return the rows of results.csv: titles, then the settings and results of each run."""
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     titles = ["seed", "data.cv_fold", "test_final", "test_best", "best_val", "images_seen"]
@@ -152,9 +153,9 @@ def run_rows(groups: Sequence[Group]) -> list[list[Any]]:
 
 
 def table(groups: Sequence[Group], baseline: Group | None) -> str:
-    """Return a Markdown table, with accuracies in percent; columns without values are left out.
+    """Return a Markdown table with a row for each group; accuracies are in percent.
 
-    If only some groups have a setting, the other groups' cells are empty.
+    Columns without values are left out. If a group lacks a setting, its cell is empty.
     """
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
@@ -173,7 +174,10 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
 def columns(
     group: Group, baseline: Group | None, measure: Measure, is_precision_known: bool
 ) -> dict[str, str]:
-    """Return a group's cells by column title, for the columns after those of the settings."""
+    """Return a group's cells, except those of its settings, by column title.
+
+    `is_precision_known` is True if the precision is one of the settings.
+    """
     on_test = {run["selected_on"] for run in group.runs} == {"test"}
     precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
     best = measure.text(group.values("test", "best", measure.name))
@@ -211,14 +215,14 @@ def columns(
 
 
 def balanced(group: Group) -> list[float]:
-    """Return the final weights' balanced test accuracies; [] if the classes have similar sizes."""
+    """Return the final weights' balanced test accuracies; [] unless the classes are uneven."""
     counts = group.values("test", "final", "per_class_count")
     uneven = any(is_uneven(count) for count in counts if count)
     return group.values("test", "final", "balanced_acc") if uneven else []
 
 
 def tflop(group: Group) -> str:
-    """Return the mean training TFLOP of the runs; "" if a summary lacks it."""
+    """Return the mean training TFLOP of the runs; "" if any run's TFLOP is unknown."""
     values = group.values("training_tflop")
     if len(values) < len(group.runs):
         return ""
@@ -226,9 +230,9 @@ def tflop(group: Group) -> str:
 
 
 def seconds_in_steps(group: Group) -> list[float]:
-    """Return the seconds that each run spent in training steps; [] if a curve lacks them.
+    """Return the seconds that each run spent in training steps; [] if any curve lacks the speed.
 
-    Leave out reports, validation, the test, and the time before the first step.
+    Reports, validation, the test, and the time before the first step do not count.
     """
     curves = [run.get("curve") or [{}] for run in group.runs]
     if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
@@ -237,7 +241,7 @@ def seconds_in_steps(group: Group) -> list[float]:
 
 
 def time_in_steps(curve: Curve) -> float:
-    """Return the seconds of all epochs in a metrics.csv, without validation."""
+    """Return the seconds spent in training steps, from the images and speeds in a metrics.csv."""
     before = [0.0, *(row["images_seen"] for row in curve)]
     return sum(
         (row["images_seen"] - seen) / row["images_per_s"]
@@ -247,7 +251,7 @@ def time_in_steps(curve: Curve) -> float:
 
 
 def minutes(seconds: Sequence[float]) -> str:
-    """Return the range of the runs' minutes; "" for no runs.
+    """Return the lowest and the highest number of minutes of the runs; "" for no runs.
 
     A mean would hide that a machine was busy, or that one run had more cores.
     """
@@ -255,13 +259,13 @@ def minutes(seconds: Sequence[float]) -> str:
 
 
 def machine(run: dict[str, Any], *keys: str) -> str:
-    """Return the first non-empty value among `keys` in a summary's machine facts, or ""."""
+    """Return the first non-empty value of `keys` in a summary's "machine", or ""."""
     facts = run.get("machine") or {}
     return next((str(facts[key]) for key in keys if facts.get(key)), "")
 
 
 def short_commit(run: dict[str, Any]) -> str:
-    """Return the first digits of the run's commit, with "+changes" for a changed checkout."""
+    """Return the first 7 digits of a run's commit, with "+changes" if the checkout was changed."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"
 

@@ -1,4 +1,4 @@
-"""Classification from labels and, for distillation, from a teacher."""
+"""Classification, learned from labels and, for distillation, also from a teacher."""
 
 import math
 
@@ -16,9 +16,9 @@ from vit_train.tasks.task import Task
 
 
 class Classify(Task):
-    """Classification with a cross-entropy loss; training can smooth targets and weight classes.
+    """Classification with a cross-entropy loss; label smoothing and class weights are optional.
 
-    Raises ValueError for fewer than two classes, or if `class_weights` has the wrong length.
+    Raises ValueError for fewer than two classes, or if a list of class weights has a wrong length.
     """
 
     measures = ("loss", "acc")
@@ -70,7 +70,7 @@ class Classify(Task):
         return torch.stack(sums)
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
-        """Return the loss, summed over a batch, given the images' logits (B,K)."""
+        """Return the loss summed over a batch, for logits (B,K) and targets (B,) or (B,K)."""
         smoothing = self.config.label_smoothing
         if self.weights is None:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
@@ -81,7 +81,7 @@ class Classify(Task):
         return (weights * losses).sum()
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return each image's label and logits, (B,1+K)."""
+        """Return each image's label and logits as one row: (B,1+K)."""
         logits = model(images).float()
         return torch.cat((targets.unsqueeze(1).to(logits.dtype), logits), dim=1)
 
@@ -100,9 +100,10 @@ class Classify(Task):
 
 
 def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
-    """Return n / (k · count) for each class (K,), scikit-learn's "balanced", for labels (N,).
+    """Return a weight for each class (K,) from labels (N,), as scikit-learn's "balanced" does.
 
-    k is the number of classes that occur; the other classes have weight 1.
+    The weight is N / (k · count): `count` is the class's number of labels, and k is the number of
+    classes that occur. Classes that do not occur have weight 1.
     """
     counts = labels.bincount(minlength=num_classes)
     weights = len(labels) / ((counts > 0).sum() * counts.clamp(min=1))
@@ -110,9 +111,11 @@ def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
 
 
 def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the images' weights (B,) and their targets, given the weights of the classes (K,).
+    """Return each image's weight (B,) and target, from targets and class weights (K,).
 
-    A mixed image counts partly towards each of its classes.
+    The targets are labels (B,) or, for mixed images, shares of the classes (B,K). A mixed image's
+    weight is the sum of its shares times the class weights. Its new target is proportional to these
+    products.
     """
     if targets.ndim == 1:
         return weights[targets], targets
@@ -121,9 +124,9 @@ def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
-    """Count the correct predictions of labels (B,).
+    """Return the number of correct predictions, given labels (B,).
 
-    For mixed targets (B,K), sum each target's share of the predicted class instead.
+    For mixed targets (B,K), each image counts with the predicted class's share of its target.
     """
     predicted = logits.argmax(1)
     if targets.ndim == 1:
@@ -141,9 +144,9 @@ def class_token_maps(weights: Tensor) -> Tensor:
 
 
 class Teacher(nn.Module):
-    """A trained classifier that teaches a student, in eval mode and without gradients.
+    """A trained classifier that a student learns from; it stays in eval mode, without gradients.
 
-    Images come normalized for the student; the teacher converts them to its own normalization.
+    Its input is normalized for the student; the teacher converts it to its own normalization.
     """
 
     def __init__(self, model: nn.Module, own: Normalize, students: Normalize) -> None:
@@ -155,13 +158,13 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (B,K) for images (B,C,S,S)."""
+        """Return logits (B,K) for images (B,C,S,S) that are normalized for the student."""
         # Not self.model(…): like a model in evaluation, a teacher is never compiled.
         return self.model.forward(images * self.scale + self.shift)  # type: ignore[no-any-return]
 
 
 class Distill(Classify):
-    """Classification with a `teacher`, which is needed for training but not for evaluation."""
+    """Classification that also learns from a `teacher`; evaluation needs no teacher."""
 
     config: DistillConfig
 

@@ -1,6 +1,6 @@
 """Settings of the tasks.
 
-To add a task, write a config class, a line in TASK_CONFIGS here, and a constructor in TASKS of
+To add a task, add its config class here and to TASK_CONFIGS, and its constructor to TASKS in
 make.py.
 """
 
@@ -13,7 +13,7 @@ from vit_train.model.config import MOST_BLOCKS
 
 @dataclass
 class TaskConfig(Settings):
-    """A task's config; `name` selects the task."""
+    """Base of the tasks' settings; `name` selects the task."""
 
     group: ClassVar[str] = "task"
 
@@ -22,7 +22,7 @@ class TaskConfig(Settings):
 
 @dataclass
 class LabelsConfig(TaskConfig):
-    """Base of the tasks that classify images."""
+    """Base of the settings of tasks that classify images."""
 
     label_smoothing: float = setting(
         0.1,
@@ -34,7 +34,7 @@ class LabelsConfig(TaskConfig):
 
 @dataclass
 class ClassifyConfig(LabelsConfig):
-    """Classification of images."""
+    """Settings of classification, learned from labels."""
 
     name: str = "classify"
     class_weights: Any = setting(
@@ -58,7 +58,7 @@ class ClassifyConfig(LabelsConfig):
 
 @dataclass
 class DistillConfig(LabelsConfig):
-    """Classification, learned from labels and from a trained classifier, the teacher."""
+    """Settings of classification, learned from labels and a trained classifier, the teacher."""
 
     name: str = "distill"
     teacher: str = setting(
@@ -85,7 +85,7 @@ class DistillConfig(LabelsConfig):
 
 @dataclass
 class DecodeConfig(TaskConfig):
-    """Base of the tasks that predict pixels."""
+    """Base of the settings of tasks that predict pixels."""
 
     decoder_depth: int | None = setting(
         None,
@@ -97,7 +97,7 @@ class DecodeConfig(TaskConfig):
 
 @dataclass
 class ReconstructConfig(DecodeConfig):
-    """Masked autoencoder: prediction of an image's hidden patches from the visible ones."""
+    """Settings of a masked autoencoder, which predicts hidden patches from visible patches."""
 
     name: str = "reconstruct"
     mask_ratio: float = setting(0.75, "Share of the patches to hide.", above=0, below=1)
@@ -111,7 +111,7 @@ class ReconstructConfig(DecodeConfig):
 
 @dataclass
 class AutoregressConfig(DecodeConfig):
-    """Autoregression: prediction of each patch from those before it."""
+    """Settings of autoregression, which predicts each patch from the patches before it."""
 
     name: str = "autoregress"
     given_rows: int = setting(

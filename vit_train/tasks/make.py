@@ -1,4 +1,4 @@
-"""The tasks, by the class of their settings; to add a task, add a line to TASKS."""
+"""Build a task from its settings; to add a task, add a line to TASKS."""
 
 from collections.abc import Callable
 
@@ -26,5 +26,5 @@ TASKS: dict[type, Callable[..., Task]] = {
 def make_task(
     config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> Task:
-    """Make the task; raise ValueError if it does not support this model or these images (C,S,S)."""
+    """Build the task; raise ValueError if it does not support the model or the images (C,S,S)."""
     return registered(TASKS, config)(config, model, image_shape, num_classes)

@@ -48,7 +48,7 @@ MASKING = 1
 
 
 class Reconstruct(PixelTask):
-    """Task whose loss is the mean squared error over the pixels of the hidden patches.
+    """Prediction of hidden patches; the loss is the mean squared error over their pixels.
 
     Raises ValueError if `mask_ratio` leaves no patch hidden or no patch visible.
     """
@@ -91,10 +91,10 @@ class Reconstruct(PixelTask):
         return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the originals, the masked images, and the masked images filled with predictions.
+        """Return the images, the masked images, and the masked images filled with predictions.
 
-        With `normalize_target`, predictions are scaled back with each true patch's mean and
-        standard deviation.
+        With `normalize_target`, each predicted patch gets the true patch's mean and standard
+        deviation.
         """
         visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
         truth = patchify(images, self.vit.patch_size)
@@ -110,7 +110,7 @@ class Reconstruct(PixelTask):
 
 
 def deviation(patches: Tensor) -> Tensor:
-    """Return the standard deviation of each patch's values, (B,N,1); it is never 0."""
+    """Return the standard deviation of each patch's values: (B,N,D) → (B,N,1), never 0."""
     return (patches.var(2, keepdim=True) + 1e-6).sqrt()
 
 
@@ -120,9 +120,9 @@ def random_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
 
 
 class MaskedTrainBatches(DrawnBatches):
-    """Training batches that hide a new random choice of patches each time.
+    """Training batches whose targets are random orders of the patches (B,N), visible ones first.
 
-    The choice for batch b of epoch e is a pure function of (seed, e, b).
+    The orders in batch b of epoch e depend only on (seed, e, b).
     """
 
     def __init__(self, batches: DrawnBatches, patches: int) -> None:
@@ -146,7 +146,10 @@ class MaskedTrainBatches(DrawnBatches):
 
 
 class MaskedEvalBatches:
-    """Evaluation batches; each image always has the same hidden patches, at any batch size."""
+    """Evaluation batches whose targets are random orders of the patches (B,N), visible ones first.
+
+    Each image always has the same order, at any batch size.
+    """
 
     def __init__(self, batches: EvalBatches, patches: int) -> None:
         self.source, self.patches = batches, patches
@@ -160,9 +163,9 @@ class MaskedEvalBatches:
 
 
 class Autoregress(PixelTask):
-    """Task whose loss is the mean squared error over the pixels of the predicted patches.
+    """Prediction of the patches after the given rows, each from all patches before it.
 
-    The images themselves are the targets.
+    The loss is the mean squared error over the pixels of the predicted patches.
     """
 
     columns = ("original", "given", "completion", "one step ahead")
@@ -182,7 +185,7 @@ class Autoregress(PixelTask):
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the originals, the rows given to the encoder, and two predictions of the others.
+        """Return the images, the given rows, and two predictions of the other rows.
 
         In "completion", each patch is predicted from the patches predicted before it; in "one step
         ahead", from the true patches before it.

@@ -1,4 +1,4 @@
-"""The interface of tasks: the training objective, and the parts that the commands need."""
+"""The interface of tasks: the training objective, and what the commands need."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
@@ -10,10 +10,10 @@ from vit_train.engine.objective import Objective, TrainLoader
 
 
 class Task(Objective, Protocol):
-    """Interface of a task: its model, loss, targets and pictures.
+    """Interface of a task, which defines the model, the loss, the targets and the pictures.
 
-    A task is made from its config, the model's config, the images' shape (C,S,S) and the number of
-    classes.
+    The arguments of its constructor are the task's config, the model's config, the images' shape
+    (C,S,S) and the number of classes.
     """
 
     # True if the task cannot use images without labels.
@@ -33,15 +33,15 @@ class Task(Objective, Protocol):
         """Derive values for the loss, such as class weights, from the training labels (N,)."""
 
     def train_loader(self, batches: DrawnBatches) -> TrainLoader:
-        """Return batches of the same images with this task's targets (which may be the labels)."""
+        """Return the training batches with this task's targets; the default targets are labels."""
         return batches
 
     def eval_loader(self, batches: EvalBatches) -> Iterable[Batch]:
-        """Return evaluation batches with this task's targets, which are fixed for each image."""
+        """Return the evaluation batches with this task's targets, the same in every evaluation."""
         return batches
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return images or maps for each of `columns`.
+        """Return a batch of images or of maps for each title in `columns`.
 
         Images (B,C,S,S) are normalized like the model's input. Maps (B,G,G) are nonnegative, and
         are drawn over the images of the first column.

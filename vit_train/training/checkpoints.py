@@ -16,10 +16,10 @@ from vit_train.runs.checkpoint import Checkpoint
 
 
 class TimeShare:
-    """A limit on recurring work, which may take at most `share` of the time.
+    """Limits recurring work, such as saving, to the fraction `share` of the running time.
 
-    The work is due at once, and again after 1/share times its last duration: for a share of 0.01,
-    after 100 times that duration.
+    The work is due at first, and again once 1/share times its last duration has passed. With
+    share=0.01, work that takes 1 second is due again 100 seconds later.
     """
 
     def __init__(self, share: float) -> None:
@@ -32,7 +32,7 @@ class TimeShare:
 
     @contextlib.contextmanager
     def spent(self) -> Iterator[None]:
-        """Time the work within the block."""
+        """Measure how long the work in the block takes, and set when it is due again."""
         began = time.monotonic()
         yield
         ended = time.monotonic()
@@ -46,16 +46,17 @@ PAUSE = 30.0
 
 
 class CheckpointManager(Callback):
-    """Keeps the last checkpoint, and the best by validation score, in one folder.
+    """Writes the last checkpoint and the one with the best validation score into one folder.
 
-    Both are written after the last epoch, and after each earlier epoch unless that would take more
-    than SHARE of the time, as when epochs last a second. Until it is written, the best checkpoint
-    stays in main memory.
+    Both are written after the last epoch, and after earlier epochs as often as SHARE of the time
+    allows: not after each epoch if epochs last a second. The best checkpoint stays in main memory
+    until it is written. `config` may ask for more checkpoints.
 
-    `make` returns a checkpoint; its tensors change with the trainer's later steps. `flush` writes
-    the reports; after an OSError, its next call tries again. `flush` takes at most SHARE of the
-    time, but is also called before each checkpoint, so that the reports up to the checkpoint's step
-    are always written first. `saved` is called after each checkpoint.
+    `make` returns a checkpoint that shares its tensors with the trainer. `flush` writes the
+    reports; if it raises OSError, the next call tries again. `flush` is called before each
+    checkpoint, so that the reports on disk always reach the checkpoint's step. Between checkpoints,
+    `flush` is called as often as SHARE of the time allows.
+    `saved` is called after each checkpoint.
     """
 
     def __init__(
@@ -75,10 +76,11 @@ class CheckpointManager(Callback):
 
     @contextlib.contextmanager
     def tolerant(self, is_last: bool = False, is_epoch: bool = False) -> Iterator[None]:
-        """With checkpoint.on_error=continue, let training continue if the block cannot write.
+        """With checkpoint.on_error=continue, suppress OSError in the block.
 
-        Log the first failure, and the first epoch saved after it. Raise a failure at the end of
-        training, because no later attempt follows.
+        Log the first error, and the first epoch that is saved after an error. `is_epoch` is True if
+        the block saves an epoch. `is_last` is True after the last epoch: an error is then raised,
+        because no later call tries again.
         """
         try:
             yield
@@ -130,8 +132,8 @@ class CheckpointManager(Callback):
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
         """Save the batch that produced the non-finite value.
 
-        Save the best epoch too, because the run may end here. With several processes, save only the
-        first process's share of the batch.
+        Also save the best checkpoint, because the run may end here. With several processes, save
+        only the main process's share of the batch.
         """
         epoch, batch = divmod(step - 1, len(trainer.train_loader))
         path = self.last_path.parent.with_name(f"nonfinite-step-{step}.pt")
@@ -154,7 +156,10 @@ class CheckpointManager(Callback):
         self.saved()
 
     def _save_best(self) -> None:
-        """Save the best epoch if it is pending; the last checkpoint, saved later, refers to it."""
+        """Write the best checkpoint if it is still in memory.
+
+        The last checkpoint refers to the best epoch, so write the best checkpoint first.
+        """
         if self.unwritten_best is not None:
             self._write(self.best_path, self.unwritten_best, keep=0)
             self.unwritten_best = None

@@ -1,4 +1,4 @@
-"""The checkpoint from which a run continues: its own, or one of another run."""
+"""The checkpoint from which training continues with resume=, extend= or fork=."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -19,7 +19,10 @@ from vit_train.training.setup import Setup
 
 @dataclass(frozen=True)
 class Earlier:
-    """A checkpoint to continue from: of the run in `folder` or, without a folder, of this run."""
+    """A checkpoint to continue from.
+
+    If `folder` is None, the checkpoint belongs to this run; otherwise, to the run in `folder`.
+    """
 
     state: Checkpoint
     # The chain of runs that this one extends or forks, the first one first.
@@ -30,7 +33,7 @@ class Earlier:
     folder: Path | None = None
 
     def words(self, config: TrainConfig) -> str:
-        """Describe the starting point of training."""
+        """Describe, for the log, the step from which training continues."""
         if self.folder is None:
             return f"resuming after step {self.state.step}"
         if self.verb == "fork":
@@ -42,18 +45,20 @@ class Earlier:
         )
 
     def require_same(self, setup: Setup) -> None:
-        """Raise ValueError if the images or the teacher are not those of the checkpoint."""
+        """Raise ValueError if the checkpoint was trained with other images or another teacher."""
         now, then = setup.teacher, self.state.teacher
         if self.state.fingerprint != setup.data.fingerprint:
-            raise self.refusal("the images on disk are not those that it was trained on")
+            raise self.refusal("the images on disk have changed since the checkpoint was saved")
         if then.get("fingerprint") != now.get("fingerprint"):
-            raise self.refusal(f"its teacher was not {now.get('checkpoint')}")
+            raise self.refusal(
+                f"the checkpoint was trained with another teacher than {now.get('checkpoint')}"
+            )
 
     def restore(self, trainer: Trainer) -> None:
-        """Load the state into a trainer; raise ValueError if it does not fit the trainer.
+        """Load the checkpoint into a trainer; raise ValueError if it does not fit the trainer.
 
-        The checksum has shown that the checkpoint is intact, so a state that does not fit belongs
-        to another run.
+        The checksum has already shown that the checkpoint is intact, so a checkpoint that does not
+        fit belongs to another run.
         """
         load = resuming.extend if self.verb == "extend" else resuming.restore
         try:
@@ -62,13 +67,15 @@ class Earlier:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
-        return ValueError(f"cannot {self.verb} from this checkpoint: {reason}")
+        return ValueError(f"cannot use this checkpoint for {self.verb}=: {reason}")
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
-    """Read the checkpoint that a run continues from; return None if there is none.
+    """Read the checkpoint that a run continues from; return None for a run that starts anew.
 
-    Raise ValueError if the run to extend is not finished, or if a checkpoint is missing or damaged.
+    `checkpoint` is the file to resume from. If it is None, `config` may name a run to extend or
+    fork. Raise ValueError if the run to extend is not finished, or if a checkpoint is missing or
+    damaged.
     """
     if checkpoint is not None:
         state = Checkpoint.load(checkpoint)
@@ -95,9 +102,10 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
 
 
 def recipe(config: dict[str, Any], chain: list[Extended]) -> str:
-    """Return a hash of the settings that a run shares with its repetitions.
+    """Return a hash of a run's settings, without the seed and the fold of cross-validation.
 
-    Defaults are left out, so that a later version with more settings computes the same hash.
+    Settings at their defaults are left out, so that the hash stays the same when a later version
+    adds settings.
     """
     settings = settings_of({"config": config, "extends": list(map(asdict, chain))})
     defaults = dict(flatten(default_settings(config)))

@@ -1,4 +1,4 @@
-"""The model at the first step: its weights, and the images that must not be used to test it."""
+"""The initial model: its weights, and the images on which it must not be tested."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,11 +39,11 @@ HEAD = ("head.", "pre_head.")
 def start_from(
     config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
 ) -> str:
-    """Copy the weights `found`, from init_from=, into the model, and describe their use.
+    """Copy the pretrained weights `found` into the model, and return a description for the log.
 
-    Learned positions are resized if the images have a different size. The head is reused if its
-    classes have the same names or, if the names are unknown, the same number. Raise ValueError if
-    the encoders differ.
+    Learned position embeddings are resized if the images have a different size. The pretrained head
+    is reused if its classes have the same names as `classes` or, if its names are unknown, the same
+    number. Raise ValueError if the encoders differ.
     """
     ours = encoder_of(model)
     assert ours is not None
@@ -61,10 +61,10 @@ def start_from(
 
 
 def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
-    """Return the reason for not reusing the head; "" if it is reused."""
+    """Return why the pretrained head cannot be reused, or "" if it can."""
     theirs = found.state.get("head.weight")
     if theirs is None or not hasattr(ours, "head"):
-        return "one of the two models has no head"
+        return "this model or the pretrained model has no head"
     if len(theirs) != len(classes):
         return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
     if found.classes is not None and found.classes != classes:
@@ -75,7 +75,7 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
 
 
 def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
-    """Describe the weights that are used, and give the reason for those that are not."""
+    """Describe which pretrained weights are used, and why others are not."""
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     theirs, table = (each.get("pos_embed.0.weight") for each in (found.state, ours.state_dict()))
     positions = ""
@@ -84,15 +84,15 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
     same = "classes" if found.classes else "number of classes (their names are unknown)"
     assumed = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
     normalized = (
-        "images are normalized as for that model"
+        "images are normalized as for the pretrained model"
         if found.statistics
-        else "the normalization of its images is unknown: set data.mean= and data.std="
+        else "the pretrained model's normalization is unknown: set data.mean= and data.std="
     )
     parts = (
         f"starts from the encoder of {config.init_from}{layout}{positions}",
-        f"its head is not reused: {fresh}"
+        f"the pretrained head is not reused: {fresh}"
         if fresh
-        else f"its head is reused, because both have the same {same}",
+        else f"the pretrained head is reused, because both models have the same {same}",
         f"{counted(len(found.left), 'weight')} not used, such as {found.left[0]}"
         if found.left
         else "",
@@ -104,7 +104,7 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
-    """Read the weights that `init_from` names; return None if it is null or the run resumes."""
+    """Return the weights that init_from= names; None if it is null or if the run `resumes`."""
     if config.init_from is None or resumes:
         return None
     from vit_train.interop.pretrained import pretrained
@@ -113,7 +113,7 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
 
 
 def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfig:
-    """If model.norm_eps is null, set it to that of the weights `found`, or else to the default."""
+    """Replace model.norm_eps=null by the pretrained model's value or, without one, the default."""
     model = config.model
     if not isinstance(model, ViTConfig) or model.norm_eps is not None:
         return config
@@ -127,9 +127,10 @@ def first_model(
     processes: Processes,
     found: "Pretrained | None",
 ) -> tuple[nn.Module, str]:
-    """Build the model with the weights `found`, if any, and describe their origin ("" if random).
+    """Build the model; return it and a description of its weights ("" if they are random).
 
-    Raise ValueError if the model has BatchNorm and there are several processes.
+    `found` holds pretrained weights; None means random weights. Raise ValueError if the model has
+    BatchNorm and there are several processes.
     """
     model, origin = task.build_model(), ""
     if processes.count > 1 and batch_norms(model):
@@ -145,11 +146,11 @@ def first_model(
 
 
 def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
-    """Exclude the encoder from training; raise ValueError if it is not pretrained."""
+    """Freeze the encoder, but not the head; raise ValueError if the encoder is not pretrained."""
     encoder = encoder_of(model)
     if encoder is None or config.init_from is None:
         raise ValueError(
-            "train.freeze=encoder needs a Vision Transformer with pretrained weights to keep: "
+            "train.freeze=encoder needs a Vision Transformer with pretrained weights: set "
             "init_from=RUN"
         )
     for module in encoder.modules():  # otherwise the head would learn from noise
@@ -166,11 +167,11 @@ def seen_by_earlier_models(
     data: Dataset,
     config: DataConfig,
 ) -> Tensor | None:
-    """Return the keys of all images seen by the models from which this run learns, if known.
+    """Return the keys of all images that the pretrained model and the teacher have seen.
 
-    A run that continues takes the keys from its `earlier` checkpoint; other runs take them from the
-    weights `found` and from the teacher. If a test image was seen at
-    another size, include its key at this run's size, too.
+    An image is seen if a model was trained or validated on it. If a test image was seen at another
+    size, include its key at this run's size, too. Return None if no keys are known. For a run that
+    continues from an `earlier` checkpoint, return the keys in that checkpoint.
     """
     if earlier is not None:
         return earlier.seen_before
@@ -185,17 +186,17 @@ def seen_by_earlier_models(
 
 
 def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
-    """Leave out test images whose keys are in `seen`; raise ValueError if none remain."""
+    """Remove the test images whose keys are in `seen`; raise ValueError if no image remains."""
     test = without(data.test, seen)
     if not len(test):
         raise ValueError(
-            f"all {counted(len(data.test), 'test image')} were used to train or validate a "
-            "model that this run learns from: add other images for testing"
+            f"all {counted(len(data.test), 'test image')} were used to train or validate the "
+            "pretrained model or the teacher: add other test images"
         )
     if left := len(data.test) - len(test):
         logger.warning(
-            f"{counted(left, 'test image')} left out because a model that this run learns "
-            "from was trained or validated on them"
+            f"{counted(left, 'test image')} left out, because the pretrained model or the teacher "
+            "was trained or validated on them"
         )
     return replace(data, test=test)
 
@@ -203,9 +204,11 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
 def known_source(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
 ) -> Source:
-    """Describe the data, including the keys of all images that this run sees.
+    """Return a description of the data, with the keys of all images that the run must not test on.
 
-    Warn if copies of test images are among the training and validation images.
+    The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
+    data=folder, the keys of the training and validation images. For data=folder, also warn if
+    copies of test images are among the training and validation images.
     """
     seen = [] if seen_before is None else [seen_before]
     if isinstance(config, FolderConfig):

@@ -47,7 +47,11 @@ from vit_train.training.trackers import Trackers
 
 
 class RunFolder:
-    """The folder of a new or `resumed` run, which may continue from `earlier`."""
+    """Writes all files of a run into the folder `path`.
+
+    `resumed` is True if the folder already holds this run. `earlier` is the checkpoint to continue
+    from, or None to start with the first step.
+    """
 
     def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
@@ -101,8 +105,8 @@ class RunFolder:
         """Write all reports to disk; raise OSError, or ValueError if the folder is gone."""
         if not (self.path / CONFIG).exists():
             raise ValueError(
-                f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
-                f"place. Once it is back, resume with: {resume_command(self.path)}"
+                f"{self.path} has been deleted, moved or unmounted. Restore the folder, then "
+                f"resume with: {resume_command(self.path)}"
             )
         for report in (self.board, self.csv, self.pictures):
             report.flush()
@@ -114,10 +118,10 @@ class RunFolder:
         self.board.points.clear()
 
     def open(self) -> None:
-        """Write everything that is known before the first step.
+        """Write the config, the first reports and summary.json, and log a description of the run.
 
-        First cut the reports of a resumed run to their lengths at the checkpoint. Only now is
-        the checkpoint known to fit the run.
+        For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
+        after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
         self.trackers = Trackers(self.config.trackers, self.path, self.settings)
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
@@ -140,7 +144,10 @@ class RunFolder:
         warn_of_uneven_classes(self.setup)
 
     def begin_with(self, state: Checkpoint, source: Path, verb: str) -> None:
-        """Copy the continued run's curve and, for a fork, its best checkpoint."""
+        """Copy metrics.csv, and for a fork the best checkpoint, from the run in `source`.
+
+        Rows that were written after the checkpoint `state` are left out.
+        """
         name = self.csv.path.name
         if (source / name).exists():
             rows = read_table(source / name).encode()[: state.written.get(name)]
@@ -151,9 +158,9 @@ class RunFolder:
             best.write_bytes((source / CHECKPOINTS / BEST).read_bytes())
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
-        """Write everything that is known after the last step.
+        """Write and log the results, the final summary and the next commands.
 
-        If `results` is empty, the run was stopped before its end, for the given `reason`.
+        Empty `results` mean that the run was stopped before its end, for the given `reason`.
         """
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
@@ -166,8 +173,8 @@ class RunFolder:
         self.flush()
         if results and trainer.stopped_early:
             logger.info(
-                f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
-                f"{trainer.loop.patience} (train.patience)"
+                f"stopped early after epoch {trainer.epoch}: no better epoch within "
+                f"train.patience={trainer.loop.patience}"
             )
         self.summarize(  # last, because a run that is marked "finished" cannot be resumed
             "finished" if results else "interrupted",
@@ -192,14 +199,14 @@ class RunFolder:
             logger.info(next_steps(self.setup, self.path))
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
-        """Show the figures of the test results in TensorBoard."""
+        """Add the figures of the test results to TensorBoard."""
         test, classes = self.setup.splits.test, self.setup.data.classes
         for name, result in without_same(results).items():
             for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
     def summarize(self, status: str, **results: Any) -> None:
-        """Write summary.json: the run's origin, settings and `results`."""
+        """Write summary.json: the run's status, origin, settings and `results`."""
         setup, device = self.setup, self.setup.precision.device
         here = {
             "commit": provenance.commit(),
@@ -225,7 +232,7 @@ class RunFolder:
         write_json(self.path / SUMMARY, known | results)
 
     def best_weights(self, best: Best) -> State | None:
-        """Return the weights of the best epoch or, if they are lost, warn and return None."""
+        """Read the best epoch's weights; warn and return None if the file is missing or damaged."""
         path = self.checkpoints.best_path
         try:
             model, meta = load(path)
@@ -239,18 +246,18 @@ class RunFolder:
         return model.state_dict()
 
     def advice(self) -> str:
-        """Return the end of an error message: how to resume, or "" without an intact checkpoint."""
+        """Return how to resume, for the end of an error message; "" if no checkpoint is intact."""
         intact = newest_intact(self.path / CHECKPOINTS)
         return f". {intact} is intact; resume with: {resume_command(intact)}" if intact else ""
 
 
 def test_tag(weights: str) -> str:
-    """Return the tag prefix for the test results of the "final" or "best" weights."""
+    """Return the TensorBoard tag prefix for test results of the "final" or "best" weights."""
     return "test" if weights == "final" else f"test/{weights}"
 
 
 def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str, float]:
-    """Return the metrics for TensorBoard's table of hyperparameters, by tag."""
+    """Return the final metrics by tag, for TensorBoard's table of hyperparameters."""
     metrics = {
         f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
         for name, result in results.items()
@@ -267,13 +274,13 @@ def in_sweep() -> bool:
 
 
 def chosen_settings() -> list[str]:
-    """Return the settings that were chosen by the command or its sweep."""
+    """Return the keys of the settings given on the command line or varied by a sweep."""
     overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     return [each.partition("=")[0].lstrip("+") for each in overrides]
 
 
 def own_command() -> str:
-    """Return the command that repeats this run alone, even if the run is a job of a sweep."""
+    """Return the command that repeats this run; for a job of a sweep, repeat only the job."""
     if not in_sweep():
         return provenance.command_line()
     settings = HydraConfig.get()

@@ -30,10 +30,10 @@ SHOWN = 4
 
 
 class Pictures(Callback):
-    """Shows results after the first and last epochs, and after others as time allows.
+    """Adds figures of the results to TensorBoard after the first, the last and some other epochs.
 
-    Pictures take at most SHARE of the time, except after the last epoch. The file `path`
-    holds the latest gallery: images beside the pictures that the task makes of them.
+    The other epochs are chosen so that drawing takes at most SHARE of the time. The file `path`
+    holds the latest gallery: images beside the task's pictures of them, such as reconstructions.
     """
 
     def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
@@ -70,7 +70,7 @@ class Pictures(Callback):
             self.board.figure("val/relevance", draw_relevance(setup, model, some), step)
 
     def flush(self) -> None:
-        """Write the gallery; if this raises OSError, the gallery stays pending."""
+        """Write the latest gallery; after an OSError, the next call tries again."""
         if self.unwritten is not None:
             with replacing(self.path) as file:
                 file.write(self.unwritten)
@@ -78,7 +78,7 @@ class Pictures(Callback):
 
 
 def draw_first_images(setup: Setup) -> Figure:
-    """Draw the first images of epoch 0, augmented, with their labels."""
+    """Draw the first images of the first epoch as augmented for training, with their labels."""
     batches = setup.image_loader
     index = batches.order(batches.generator(0))[:FIRST]
     draws = batches.draw(index, batches.generator(0, 0))
@@ -90,7 +90,7 @@ def draw_first_images(setup: Setup) -> Figure:
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
-    """Draw images with maps of how much each patch raised the logit of the predicted class."""
+    """Draw images beside maps of how much each patch raised the logit of the predicted class."""
     classes = setup.data.classes
     batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps
@@ -100,4 +100,10 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
         [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
     ]
-    return draw_maps(shown.images, maps, lines, "patches that raised the class's logit", columns=1)
+    return draw_maps(
+        shown.images,
+        maps,
+        lines,
+        "how much each patch raised the predicted class's logit",
+        columns=1,
+    )

@@ -69,7 +69,11 @@ def draw_contact_sheet(config: SheetConfig) -> None:
 
 
 def inspect_model(config: InspectConfig) -> None:
-    """Print a new model's parameters, FLOPs and permutation test; draw its position table."""
+    """Print a new model's parameters and, for a classifier, its FLOPs.
+
+    For a Vision Transformer that classifies, also print a permutation test and draw the position
+    embeddings, if the model has any.
+    """
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     require_memory(
@@ -97,31 +101,31 @@ def inspect_model(config: InspectConfig) -> None:
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         save(draw_positions(model), Path(config.out))
-        logger.info(f"position table drawn in {config.out}")
+        logger.info(f"position embeddings drawn in {config.out}")
 
 
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     """Return the shape of the images (C,S,S) and the number of classes.
 
-    Raise ValueError if they are not known without loading the images.
+    Raise ValueError if the settings do not determine both, because images are not loaded.
     """
     data = config.data
     size = config.image_size or data.image_size or data.own_size
     classes = config.classes or data.class_count
     if size is None or classes is None:
         raise ValueError(
-            f"vit-inspect does not load data={data.name}: set classes=N and, unless "
-            "data.image_size is set, image_size=N"
+            f"vit-inspect does not load the images of data={data.name}: set classes=N, and set "
+            "image_size=N or data.image_size=N"
         )
     return (3, size, size), classes
 
 
 @torch.no_grad()
 def order_error(encoder: Encoder) -> float:
-    """Return max |f(Px) − P f(x)| for all blocks f, random tokens x and a permutation P of patches.
+    """Return max |f(Px) − P f(x)| for the encoder's blocks f and random tokens x.
 
-    Up to rounding, the result is 0 if and only if the blocks ignore the positions of the patches.
-    The class token keeps its place.
+    P permutes the patches at random, and leaves the class token in place. Up to rounding, the
+    result is 0 if and only if the encoder ignores the positions of the patches.
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config

@@ -32,16 +32,16 @@ from vit_train.runs.paths import SUMMARY
 
 
 def reports(folder: Path) -> list[Path]:
-    """Return the files that grow during a run; resuming cuts off the steps after its checkpoint."""
+    """Return the reports that grow during a run: metrics.csv and TensorBoard's event files."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 
 def truncate_reports(folder: Path, written: dict[str, int]) -> None:
-    """Cut each report to its length in `written`, and delete reports not listed there."""
+    """Cut each report to its length in bytes, `written[name]`; delete reports without an entry."""
     for name, length in written.items():
         path = folder / Path(name).name
         if not path.is_file() or path.stat().st_size < length:
-            logger.warning(f"{path} is missing or too short: the lost part cannot be recovered")
+            logger.warning(f"{path} is missing or too short: the lost part cannot be restored")
     for path in reports(folder):
         if path.name in written:
             write_from(path, min(written[path.name], path.stat().st_size), b"")
@@ -50,9 +50,9 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
 
 
 class MetricsCsv(Callback):
-    """Adds each epoch's training and validation measures as a row of a table.
+    """Adds a row with each epoch's training and validation measures to metrics.csv.
 
-    `open` continues an existing table. Rows stay in memory until `flush` writes them.
+    `open` reads the rows of an existing file. New rows stay in memory until `flush`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +86,7 @@ class MetricsCsv(Callback):
         return len(self.text.encode())
 
     def flush(self) -> None:
-        """Write everything pending; if this raises OSError, everything stays pending."""
+        """Write the new rows; after an OSError, the next call tries again."""
         if self.text != self.written:
             write_text(self.path, self.text)
             self.written = self.text
@@ -104,10 +104,10 @@ GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 
 
 def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
-    """Return the Euclidean norms of each layer's weights and of their gradient, by tag.
+    """Return the Euclidean norms of each layer's weights and gradients, by TensorBoard tag.
 
-    A layer is a part of the model or, if the part is a list, one block of it: "blocks.3". All
-    norms are read from the device at once.
+    A layer is one submodule of the model, such as "head", or one element of a list, such as
+    "blocks.3". All norms are copied from the device at once.
     """
     tensors: dict[str, list[Tensor]] = defaultdict(list)
     for name, parameter in named:
@@ -145,13 +145,13 @@ class TensorBoard(Callback):
         self.unwritten += record.getvalue()
 
     def flush(self) -> None:
-        """Write everything pending; if this raises OSError, everything stays pending."""
+        """Write the new events; after an OSError, the next call tries again."""
         if self.unwritten:
             write_from(self.path, self.written, self.unwritten)
             self.written, self.unwritten = self.length, bytearray()
 
     def begin(self, config: str) -> None:
-        """Add the settings."""
+        """Add the run's settings, given as YAML, to TensorBoard's texts."""
         # A code block by indentation, because a setting's value could end a fenced block.
         code = textwrap.indent(printable(config, keep="\n"), " " * 4)
         self.add(Event(summary=text("config", code)))
@@ -192,11 +192,11 @@ class TensorBoard(Callback):
     def close(
         self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
     ) -> None:
-        """Add the hyperparameters with the final metrics, by tag.
+        """Add the settings and the final metrics, by tag, to TensorBoard's hyperparameter table.
 
-        TensorBoard finds metrics only among the curves, so each metric is also added as a single
-        point. By default, TensorBoard shows only hyperparameters that are marked as differing
-        between runs: mark those `chosen`.
+        TensorBoard takes metrics from curves, so each metric is also added as a curve of one point.
+        By default, the table shows only hyperparameters that are marked as differing between runs:
+        mark those whose keys are in `chosen`.
         """
         # A path need not be UTF-8, but TensorBoard's texts must be.
         settings = {

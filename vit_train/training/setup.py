@@ -64,7 +64,7 @@ from vit_train.training.teacher import load_teacher, taught
 class Setup:
     """A run's model, task and data.
 
-    `origin` describes the source of the model's first weights; "" means random weights.
+    `origin` describes the source of the model's initial weights; "" means random weights.
     """
 
     config: TrainConfig
@@ -85,7 +85,7 @@ class Setup:
 
     @cached_property
     def train_loader(self) -> TrainLoader:
-        """Return the augmented batches with the task's targets."""
+        """Return this process's share of the augmented batches, with the task's targets."""
         return self.task.train_loader(self.image_loader)
 
     @cached_property
@@ -100,10 +100,10 @@ class Setup:
 
     @cached_property
     def flops(self) -> Flops | None:
-        """Return the FLOPs of all matrix products for one image, the same on every machine.
+        """Return the FLOPs of all matrix products for one image.
 
-        Return None for tasks that add a decoder or a teacher, and if counting would need too much
-        memory.
+        The count does not depend on the machine. Return None for tasks with a decoder or a teacher,
+        and if counting would need too much memory.
         """
         config, shape = self.config, self.data.image_shape
         fits = counting_bytes(config.model, shape[-1]) <= memory_bytes() / 4
@@ -112,7 +112,7 @@ class Setup:
         return count_flops(config.model, shape, len(self.data.classes))
 
     def training_tflop(self, images: int) -> float | None:
-        """Return the TFLOP of training on this many images, if known."""
+        """Return the TFLOP of training on this many images, or None if `flops` is None."""
         if self.flops is None:
             return None
         # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
@@ -120,7 +120,7 @@ class Setup:
         return images * flops / 1e12
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
-        """Return this process's share of a split as batches for the task."""
+        """Return this process's share of a split in unaugmented batches with the task's targets."""
         images = EvalBatches(
             part,
             self.normalize,
@@ -138,9 +138,10 @@ def set_up(
     processes: Processes,
     earlier: Checkpoint | None = None,
 ) -> Setup:
-    """Load the data and build the model.
+    """Load the data, and build the model and the task.
 
-    The weights of an `earlier` checkpoint (to resume, extend or fork) are loaded later.
+    The normalization of an `earlier` checkpoint (to resume, extend or fork) is used here; its
+    weights are loaded later.
     """
     chosen(SCHEDULES, "optim.schedule", config.optim.schedule)  # before data are loaded
     # Building a model draws random numbers, so this comes before the seed is set.
@@ -197,7 +198,7 @@ def set_up(
 
 
 def load_images(config: TrainConfig) -> Dataset:
-    """Load the data, but first raise ValueError if the patches do not fit the image size."""
+    """Load the data; before loading, raise ValueError if the patches do not fit the image size."""
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
         require_whole_patches(config.model.patch_size, config.data.image_size)
     return load_dataset(config.data)
@@ -218,7 +219,10 @@ def augmented(
     normalize: Normalize,
     processes: Processes,
 ) -> TrainBatches:
-    """Return this process's share of augmented batches; raise ValueError if it is empty."""
+    """Return this process's share of the augmented batches.
+
+    Raise ValueError if a batch has fewer images than there are processes.
+    """
     batches = TrainBatches(
         train_set,
         len(source.classes),
@@ -242,7 +246,7 @@ def augmented(
 def agreed_precision(
     name: str, device: torch.device, model: nn.Module, processes: Processes
 ) -> Precision:
-    """Return the precision with this name; the main process resolves auto for all processes."""
+    """Return the named precision; for "auto", the main process chooses it for all processes."""
     if processes.is_main:
         name = pick_precision(name, device, model).name
     return pick_precision(processes.broadcast(name), device, model)
@@ -254,19 +258,21 @@ def class_counts(images: ImageSet, data: Source) -> list[int]:
 
 
 def balances(config: TrainConfig, task: Task) -> bool:
-    """Return True if a setting balances classes of uneven size."""
+    """Return True if data.sampler or task.class_weights balances uneven classes."""
     return config.data.sampler == "balanced" or task.weighs
 
 
 def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
-    """Return the name of the metric that selects the best epoch of training on these images.
+    """Return the name of the validation metric that selects the best epoch.
 
-    Raise ValueError if the task does not have the metric.
+    With checkpoint.metric=auto, the metric depends on the task and on whether the classes of the
+    training `images` are uneven. Raise ValueError if the metric needs labels and the task has none.
     """
     metric = config.checkpoint.metric
     if metric not in ("auto", "loss") and not task.needs_labels:
         raise ValueError(
-            f"checkpoint.metric={metric} needs labels: task={config.task.name} has none"
+            f"checkpoint.metric={metric} needs labels, but task={config.task.name} has none: "
+            "set checkpoint.metric=loss"
         )
     if metric != "auto":
         return metric
@@ -279,11 +285,11 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
 def chosen_statistics(
     config: DataConfig, earlier: Checkpoint | None, pretrained: Statistics | None, images: Tensor
 ) -> Statistics:
-    """Return the mean and std for normalizing images.
+    """Return the mean and standard deviation, per channel, for normalizing images.
 
-    Use the first that is available: those of the `earlier` checkpoint, of the settings, of the
-    pretrained model, or of the training images. Raise ValueError if they cannot normalize the
-    images.
+    Use the first available values: those of the `earlier` checkpoint or, without one, of the
+    settings; then those of the pretrained model; then those of the training `images`. Raise
+    ValueError if the values are invalid, such as a standard deviation of 0.
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:
@@ -292,7 +298,7 @@ def chosen_statistics(
 
 
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
-    """Raise ValueError, before allocating memory, if this machine cannot train the model."""
+    """Raise ValueError, before allocating memory, if training the model needs too much memory."""
     require_few_patches(config.model, image_size)
     model = on_meta(task.build_model, config.model)
     require_memory(

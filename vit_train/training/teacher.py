@@ -12,25 +12,29 @@ from vit_train.tasks.config import DistillConfig
 
 
 def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
-    """Load the trained classifier that `task.teacher` names; None for other tasks."""
+    """Load the model that task.teacher= names; return None if the task is not distillation."""
     return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
 
 
 def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
-    """Return the task with its teacher; raise ValueError if the teacher does not fit the data."""
+    """Return the distillation task with its teacher; `normalize` is the student's normalization.
+
+    Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
+    of the data.
+    """
     assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
     if not meta.task.needs_labels:
         problem = f"a model trained with task={meta.config.task.name} does not classify images"
     elif meta.classes != list(data.classes):
         problem = (
-            f"its classes are {listed(meta.classes)}, but those of this run's data are "
+            f"the teacher's classes are {listed(meta.classes)}, but the data's classes are "
             f"{listed(data.classes)}"
         )
     elif meta.image_shape != data.image_shape:
         problem = (
-            f"it was trained on images of {size} by {size}, but this run has "
-            f"{data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
+            f"the teacher was trained on images of {size} by {size} pixels, but this run's images "
+            f"have {data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
         )
     if problem:
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")

@@ -27,11 +27,11 @@ FORMATS = {"loss": ".4f", "acc": ".2%"}
 
 
 class Terminal(Callback):
-    """A table with a line per epoch and, if stderr is a terminal, a tqdm progress bar."""
+    """Prints a table with a line per epoch and, if stderr is a terminal, a tqdm progress bar."""
 
     @contextlib.contextmanager
     def shown(self, trainer: Trainer) -> Iterator[None]:
-        """Within the block, show the progress of a trainer, which may be resuming."""
+        """Show the trainer's progress within the block, from its current step."""
         self.first_step, self.began = trainer.step, time.perf_counter()
         self.has_header = False
         with logging_redirect_tqdm():
@@ -122,8 +122,8 @@ def warn_of_uneven_classes(setup: Setup) -> None:
     if is_uneven(counts):
         logger.warning(
             f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
-            f"{fewest:,} of {classes[counts.index(fewest)]}: data.sampler=balanced "
-            f"{'or task.class_weights=auto ' if weights else ''}balances them"
+            f"{fewest:,} of {classes[counts.index(fewest)]}. To balance them, set "
+            f"data.sampler=balanced{' or task.class_weights=auto' if weights else ''}"
         )
 
 
@@ -140,13 +140,13 @@ def work_line(setup: Setup) -> str:
 
 
 def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
-    """Return the results without "best" if the best weights are the final ones."""
+    """Return the results; leave out "best" if the best weights are the final weights."""
     final = results.get("final")
     return {name: each for name, each in results.items() if name == "final" or each is not final}
 
 
 def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
-    """Yield a line for each test result; a single line if final and best weights are the same."""
+    """Yield a line per test result; a single line if the best weights are the final weights."""
     different = without_same(results)
     on_test = " (selected on test)" if selected_on == "test" else ""
     both = f", also the best{on_test}" if len(different) < len(results) else ""
@@ -156,7 +156,7 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
 
 
 def next_steps(setup: Setup, path: Path) -> str:
-    """Return the most useful commands after a finished run."""
+    """Return the commands that are most useful after a finished run, for the terminal."""
     here = Path.cwd()
     run = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
     use = f"vit-predict ckpt={run} images=PHOTO.jpg"

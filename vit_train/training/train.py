@@ -54,10 +54,10 @@ class Deadline(Callback):
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step if any of SIGNALS is received.
 
-    Signals that the process ignores, such as SIGHUP under nohup, stay ignored. Yield a list, to
-    which a received signal is added. A second signal ends the process at once, unless it is SIGHUP,
-    which a closing terminal may send several times. Outside the main thread, do nothing, because
-    Python lets only the main thread handle signals.
+    Yield a list that will contain the number of the received signal. A second signal ends the
+    process at once, unless it is SIGHUP, which a closing terminal may send several times. Signals
+    that the process ignores, such as SIGHUP under nohup, stay ignored. Outside the main thread, do
+    nothing, because Python lets only the main thread handle signals.
     """
     received: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
@@ -86,12 +86,12 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
 
 
 def why_stopped(trainer: Trainer, received: list[int]) -> str:
-    """Return the reason for stopping a run before its end."""
+    """Return why a run was stopped before its end, for the log."""
     if received:
         return f"on {signal.Signals(received[0]).name}"
     if not trainer.stop_requested:
         return "because another process was stopped"
-    return "because its time is up (train.max_minutes, counted from each start; null: no limit)"
+    return "because train.max_minutes is over (counted from each start; null: no limit)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -116,8 +116,8 @@ def train_in_held_folder(
 ) -> Outcome:
     """Train as configured and write everything into the folder `path`, which the caller has locked.
 
-    A `resumed` run continues from `checkpoint` or, without one, starts again. Raise the same errors
-    as `train`.
+    A `resumed` run continues from `checkpoint` or, if it is None, starts again from the first step.
+    Raise the same errors as `train`.
     """
     deadline = Deadline(config.train.max_minutes)
     keep_freed_memory()
@@ -142,9 +142,9 @@ def train_in_held_folder(
 
 
 def with_named_runs(config: TrainConfig) -> TrainConfig:
-    """If init_from= or task.teacher= is a folder of runs, replace it by the newest finished run.
+    """Replace a folder of runs in init_from= or task.teacher= by its newest finished run.
 
-    Resuming this run then uses the same runs, even if the folder has newer ones by then.
+    When this run is resumed, it then uses the same models, even if the folder has newer runs.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -157,9 +157,10 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
 def run(
     setup: Setup, folder: RunFolder | None, path: Path, earlier: Earlier | None, deadline: Deadline
 ) -> Outcome:
-    """Train from the first step, or from the step of `earlier`, to the end; write the summary.
+    """Train to the end, from the first step or from the checkpoint `earlier`; test, and report.
 
-    `path` is the run's folder; `folder`, which writes its files, is None outside the main process.
+    `path` is the run's folder. `folder` writes the run's files; it is None in all processes except
+    the main one.
     """
     setup.processes.copy_from_main(setup.model)  # another CPU may have drawn different weights
     trainer = Trainer(
@@ -198,9 +199,9 @@ def run(
 
 
 def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
-    """Evaluate the final weights and, with validation, the best weights on the test set.
+    """Evaluate the final weights and, if there is validation, the best weights on the test set.
 
-    This is the only place where a run uses its test set.
+    A run uses its test set nowhere else, except that data.val=test validates on it.
     """
     loader, best = setup.unaugmented(setup.splits.test), trainer.best
     with trainer.workers:
@@ -218,7 +219,10 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> di
 
 @contextmanager
 def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
-    """Add a remedy to the message of an error that ends the run."""
+    """If the block raises an error, add to the message how to fix the error or how to resume.
+
+    After NonFinite, set the run's status to "diverged".
+    """
     try:
         yield
     except NonFinite:
@@ -236,6 +240,6 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
             tried, key = trainer.loop.eval_batch_size, "train.eval_batch_size"
         less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
-            f"out of memory with {counted(tried, 'image')} at once: set {less}"
+            f"out of memory with {counted(tried, 'image')} at once: use {less}"
             f"{folder.advice() if folder else ''}"
         ) from error
