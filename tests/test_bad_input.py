@@ -558,7 +558,8 @@ def test_a_choice_has_its_own_settings_explained(run: Run) -> None:
     for kind in (TrainConfig, MuonConfig, FolderConfig):
         for each in fields(kind):
             assert each.metadata.get("help", "") in shown, each.name
-    assert "Weight decay of linear and convolution weights" in shown  # a field of a base of Muon's settings
+    # a field of a base of Muon's settings
+    assert "Weight decay of linear and convolution weights" in shown
 
 
 def test_every_setting_is_explained() -> None:

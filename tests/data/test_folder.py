@@ -170,7 +170,7 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     broken = decode_cached([path, zero], 8, LIMIT).broken
-    assert broken[0] == f"the file is larger than an image of max_pixels={LIMIT} can be"
+    assert broken[0] == f"the file has more bytes than max_pixels={LIMIT} pixels need"
     assert broken[1] == "not a regular file"
 
 
@@ -236,7 +236,7 @@ def test_what_is_not_read_is_named(
         f"1 file skipped (not in a class folder), {root}/train/loose.png",
         f"1 file {WRONG_FORMAT}, {root}/train/notes.txt",
         f"ignored links to folders:\n  - {root}/train/cat/more",
-        f"unreadable folder: {locked}: Permission denied",
+        f"skipped the unreadable folder {locked}: Permission denied",
     ):
         assert words in caplog.text
 

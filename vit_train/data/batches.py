@@ -60,7 +60,10 @@ class DrawnBatches(ABC):
 
     @abstractmethod
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        """Yield an epoch's random draws, on the CPU, for each batch from number `first` on."""
+        """Yield the random draws of an epoch's batches, on the CPU, from number `first` on.
+
+        There is one tuple of tensors per batch. Batches are numbered from 0.
+        """
 
     @abstractmethod
     def batch(self, *draws: Tensor) -> Batch:

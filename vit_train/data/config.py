@@ -17,7 +17,8 @@ class AugmentConfig(Settings):
 
     crop_padding: int = setting(
         4,
-        "Pad every side by this many black pixels, then crop to the image size at a random place.",
+        "Pad every side by this many black pixels, then crop to the image size at a random "
+        "position.",
         at_least=0,
     )
     flip: bool = setting(True, "Mirror each image with probability ½.")
@@ -35,10 +36,16 @@ class AugmentConfig(Settings):
     )
     # RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
     num_ops: int = setting(
-        2, "Number of operations per image; only for randaugment.", at_least=1, at_most=100
+        2,
+        "Number of operations per image; only for augment.policy=randaugment.",
+        at_least=1,
+        at_most=100,
     )
     magnitude: int = setting(
-        9, "Strength of the operations, 0 to 30; only for randaugment.", at_least=0, at_most=30
+        9,
+        "Strength of the operations, 0 to 30; only for augment.policy=randaugment.",
+        at_least=0,
+        at_most=30,
     )
     erase_prob: float = setting(
         0.0,
@@ -73,7 +80,7 @@ class AugmentConfig(Settings):
     )
     mix_epochs: int | None = setting(
         None,
-        "Use Mixup and CutMix only in the first epochs, up to this number; null: in all epochs.",
+        "Number of epochs, from the first, in which Mixup and CutMix are used; null: all epochs.",
         at_least=1,
     )
 
@@ -122,13 +129,16 @@ class DataConfig(Settings):
     )
     val: str = setting(
         "split",
-        "Validation images. split: those of the data set or, if it has none, data.val_fraction of "
-        "the training images; none: no validation and no best checkpoint; test: the test images, "
+        "Validation images. split: the data set's own or, if it has none, data.val_fraction of the "
+        "training images; none: no validation and no best checkpoint; test: the test images, "
         "to follow published protocols (results are marked as selected on test).",
         choices=("split", "none", "test"),
     )
     val_fraction: float = setting(
-        0.1, "Share of the training images to split off for validation.", above=0, below=1
+        0.1,
+        "Share of the training images to split off for validation (see data.val).",
+        above=0,
+        below=1,
     )
     cv_folds: int | None = setting(
         None,

@@ -33,8 +33,8 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     """Move a data set's images to the device; if they do not fit, warn and return them unmoved.
 
-    The images do not fit if they need more than SHARE of the free GPU memory. The warning calls
-    them the images for `purpose`.
+    The images do not fit if they need more than SHARE of the free GPU memory. The warning says "the
+    images for PURPOSE".
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -57,8 +57,8 @@ CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
 
-    `names` (N,) holds the images' file names or their numbers in the source. None numbers the
-    images from 0.
+    `names` (N,) holds the images' file names or their numbers in the source. None stands for the
+    numbers 0 to N − 1.
     """
 
     images: Tensor
@@ -163,7 +163,10 @@ def are_among(images: Tensor, keys: Tensor) -> Tensor:
 
 
 def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
-    """Return the images whose `image_keys` are not in `keys` (M,); return all for None."""
+    """Return the images whose `image_keys` are not in `keys` (M,).
+
+    If `keys` is None, return all images.
+    """
     if keys is None:
         return images
     return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
@@ -242,9 +245,8 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
     """Split the images for cross-validation; return the training images and the images of one fold.
 
     `fold` counts from 0. Every image is in exactly one of the `folds` folds. The images are
-    shuffled and dealt to the folds in turn, class by class. The sizes of any two folds, and their
-    numbers of images of any class, therefore differ by at most one. Raise ValueError if there are
-    fewer images than folds.
+    shuffled and dealt to the folds in turn, class by class. The folds therefore differ by at most
+    one image, in total and in each class. Raise ValueError if there are fewer images than folds.
     """
     if folds > len(images):
         raise ValueError(
@@ -279,10 +281,10 @@ def sample(images: ImageSet, count: int) -> ImageSet:
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split a stratified fraction, given by the config's `field`, off the images.
+    """Split off a stratified random sample; the config's `field` is the fraction to split off.
 
-    Return the remaining images and the images that were split off. Keep at least one image of each
-    class among the remaining images, if possible. Raise ValueError if no image would remain.
+    Return the remaining images and the sample. Keep at least one image of each class among the
+    remaining images, if possible. Raise ValueError if no image would remain.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))

@@ -59,7 +59,7 @@ def load_folder(config: FolderConfig) -> Dataset:
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> ImageSet | None:
-    """Load only the test or validation images; return None if they have no folder in config.root.
+    """Load the images of `split`, test or val; return None if the split has no folder.
 
     If config.root has neither a test nor a validation folder, all its images are test images.
     `classes` are the model's classes; raise ValueError for images of any other class. Also raise
@@ -98,12 +98,14 @@ def find_parts(root: Path) -> dict[str, Tree]:
     """Return the trees of the training, test and validation images in `root`.
 
     If train/ has no class folders, the root itself is the training tree. If there is val/ but no
-    test/, val/ is the test tree. Raise ValueError if the root is no folder. Also raise ValueError
-    if train/ has no class folders in either of two cases: test/ or val/ has class folders, or
-    train/ holds images and test/ or val/ exists.
+    test/, val/ is the test tree. Raise ValueError if `root` is not a folder, if test/ or val/ has
+    class folders but train/ has none, or if train/ has images instead of class folders next to
+    test/ or val/.
     """
     if not root.is_dir():
-        raise ValueError(f"data.root={root} is not a folder")
+        raise ValueError(
+            f"data.root={root} is not a folder: name the folder that holds your images"
+        )
     places = {part: root / place for place, part in PARTS.items() if (root / place).is_dir()}
     inside = visible(root / "train")
     if not any(map(Path.is_dir, inside)):

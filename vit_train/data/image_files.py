@@ -56,7 +56,7 @@ def image_files(images: Any) -> list[Path]:
 
 
 def files_at(name: str) -> Sequence[Path]:
-    """Return the file called `name`, the images in the folder `name`, or the files that match it.
+    """Return the file `name`, the images below the folder `name`, or the matches of a pattern.
 
     Warn about other files in the folder. Raise ValueError if no file is found.
     """
@@ -71,7 +71,7 @@ def files_at(name: str) -> Sequence[Path]:
         found = [match for match in matches if not match.is_dir()]
     if not found:
         raise ValueError(
-            f"images={name}: there is no such file or folder, or it contains no image "
+            f"images={name}: there is no such file or folder, or the folder contains no image "
             f"({', '.join(SUFFIXES)})"
         )
     return found
@@ -97,7 +97,7 @@ def walk(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(
         folder,
         onerror=lambda error: logger.warning(
-            f"unreadable folder: {error.filename}: {error.strerror}"
+            f"skipped the unreadable folder {error.filename}: {error.strerror}"
         ),
     ):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -150,7 +150,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
-            raise BrokenImage(f"the file is larger than an image of max_pixels={max_pixels} can be")
+            raise BrokenImage(f"the file has more bytes than max_pixels={max_pixels} pixels need")
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
@@ -205,7 +205,7 @@ class Decoded(NamedTuple):
 
 
 def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Decode the files in parallel threads, as `read_image` does.
+    """Decode all files with `read_image`, in parallel threads.
 
     Threads help because Pillow releases the GIL while it decodes and resizes.
     """

@@ -132,7 +132,7 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
 def append_rest(url: str, part: Path, max_bytes: int) -> None:
     """Append the rest of the file at `url` to `part`, or all of it if the server cannot resume.
 
-    Stop after `max_bytes`. Raise OSError if the connection ends before the file does.
+    Stop after `max_bytes`. Raise OSError if the connection ends before the end of the file.
     """
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}

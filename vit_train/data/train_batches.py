@@ -93,11 +93,12 @@ class TrainBatches(DrawnBatches):
             yield self.draw(index, self.generator(epoch, number), epoch)
 
     def draw(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
-        """Make the random draws for this process's share of one batch, the images at `index` (B,).
+        """Make the random draws of one batch for this process's share of the images.
 
-        Return the draws, packed as (F,b): F numbers for each of b images. With Mixup or CutMix, b
-        includes the image that precedes the share. If the data set does not fit on the device, also
-        return the cropped images, uint8 (b,C,S,S).
+        `index` (B,) selects the images of the whole batch. Return the draws, packed as (F,b): F
+        numbers for each of b images. With Mixup or CutMix, b includes the image that precedes the
+        share. If the data set does not fit on the device, also return the cropped images, uint8
+        (b,C,S,S).
         """
         # Each image is mixed with the one before it, so the image before this share is made, too;
         # the batch's first image is mixed with its last one (−1).

@@ -68,12 +68,12 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return the share of the model's weights in the average at a step, counted from 1."""
+        """Return the share of the current weights in the average after a step, counted from 1."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
-        """Replace each average a by a + rate · (w − a), where w is the model's weight.
+        """Replace each average a with a + rate · (w − a), where w is the model's weight.
 
         `rate` is a scalar tensor. BatchNorm's statistics are copied.
         """

@@ -139,12 +139,12 @@ class CheckpointConfig(Settings):
     )
     every_steps: int | None = setting(
         None,
-        "Also save a checkpoint each time this many steps are done; null: only after epochs.",
+        "Number of steps between additional checkpoints; null: checkpoints only after epochs.",
         at_least=1,
     )
     every_minutes: float | None = setting(
         None,
-        "Also save a checkpoint each time this many minutes have passed; null: only after epochs.",
+        "Number of minutes between additional checkpoints; null: checkpoints only after epochs.",
         above=0,
     )
     keep: int = setting(
@@ -156,8 +156,8 @@ class CheckpointConfig(Settings):
     )
     keep_every: int | None = setting(
         None,
-        "Also keep the checkpoint of each epoch whose number is a multiple of this, such as "
-        "epoch-10.safetensors; null: keep no such checkpoints.",
+        "Number of epochs between checkpoints that are never deleted, such as "
+        "epoch-10.safetensors; null: no such checkpoints.",
         at_least=1,
     )
     on_error: str = setting(
@@ -196,9 +196,10 @@ class LoopConfig(Settings):
     batch_size: int = setting(64, "Images per optimizer step.", at_least=1)
     micro_batch: int | None = setting(
         None,
-        "Images processed at once; the gradients of all micro-batches of a step are summed. null: "
-        "16 on a CPU (up to 64 in bf16), otherwise the whole batch. A model with BatchNorm always "
-        "processes the whole batch, because BatchNorm needs the statistics of the batch.",
+        "Images processed at once (a micro-batch); the gradients of a step's micro-batches are "
+        "summed. null: 16 on a CPU (up to 64 in bf16), otherwise the whole batch. A model with "
+        "BatchNorm always processes the whole batch, because BatchNorm needs the statistics of "
+        "the batch.",
         at_least=1,
     )
     eval_batch_size: int = setting(256, "Images per batch in validation and testing.", at_least=1)

@@ -146,7 +146,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
 
 
 def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Make one flat tensor of zeros; return views of it in the shapes of `like`, and the tensor."""
+    """Make a flat tensor of zeros; return views of it in the shapes of `like`, and the tensor."""
     multiple = 64  # so that each view begins at a full vector of the device
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)

@@ -161,7 +161,7 @@ Z = 1.959964
 def wilson(share: float, count: int) -> tuple[float, float]:
     """Return the center, and the half-width divided by Z, of Wilson's 95 % interval (1927).
 
-    The interval is that of the proportion `share` among `count` images.
+    `share` is the proportion, measured on `count` images.
     """
     center = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
     spread = math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
@@ -235,7 +235,7 @@ class Paired:
 
     @property
     def p_value(self) -> float:
-        """Return the probability that equally good classifiers differ at least this much.
+        """Return the probability of such a difference, or a larger one, if both are equally good.
 
         This is the exact two-sided test of McNemar (1947): each image that only one classifier gets
         right is a coin toss.

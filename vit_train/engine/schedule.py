@@ -99,8 +99,8 @@ class NonFiniteGuard:
     def check(self, step: int) -> None:
         """Report each non-finite step recorded up to `step`; raise NonFinite if the run must end.
 
-        Wait for the device. Call this at least once per epoch, because one epoch's steps are
-        recorded.
+        Wait for the device. Call this at least once per epoch: there is only one record per step of
+        an epoch.
         """
         bad = self.bad.tolist()
         steps = [

@@ -9,7 +9,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragesState:
-    """Sums (M,) of M measures over `images` images, and the training time for these in seconds."""
+    """The sums (M,) of M measures over `images` images, and the training time in `seconds`."""
 
     sums: Tensor
     images: int
@@ -18,7 +18,10 @@ class AveragesState:
 
 @dataclass(frozen=True)
 class Start:
-    """A run's first epoch, step and learning rate; if it extends a run, that run's last ones."""
+    """The values of epoch, step and learning rate with which a run starts.
+
+    The values are 0 or, if the run extends another run, the last values of that other run.
+    """
 
     epoch: int = 0
     step: int = 0

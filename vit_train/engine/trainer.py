@@ -290,7 +290,7 @@ class Trainer:
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
-        """Evaluate a model on a split, on the images of all processes together."""
+        """Evaluate a model on a split; every process gets the result for the whole split."""
         self.evaluating = True
         return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
 
@@ -326,7 +326,7 @@ class Trainer:
 
     @property
     def eval_model(self) -> nn.Module:
-        """Return the model to evaluate: with averaged weights, if train.ema_decay is set."""
+        """Return the model with averaged weights; without train.ema_decay, the trained model."""
         return self.ema.model if self.ema else self.model
 
     def notify(self, event: str, *what: Any) -> None:

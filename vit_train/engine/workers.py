@@ -106,9 +106,9 @@ def make_workers(
     """Return the workers for a model: on a CPU, one thread per core; on other devices, one thread.
 
     There are never more threads than micro-batches. A model with BatchNorm gets one thread and
-    whole batches; a model in training that draws from PyTorch's generator gets one thread. For
-    `micro_batch` None, a fast size is chosen on a CPU, and the whole batch on other devices. `most`
-    is the number of images that fit into memory at once, over all threads.
+    whole batches; a model in training that draws from PyTorch's generator gets one thread. If
+    `micro_batch` is None, micro-batches have a fast size on a CPU, and are whole batches on other
+    devices. `most` is the number of images that fit into memory at once, over all threads.
     """
     if batch_norms(model):
         return Workers()

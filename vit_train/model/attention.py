@@ -128,9 +128,9 @@ class Attention(nn.Module):
         return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Project x to a part of queries, keys and values (numbers 0 to 2): each (B,H,T,Dh).
+        """Project x to some of queries (0), keys (1) and values (2): from `first` to `end` − 1.
 
-        The part begins with number `first` and ends before number `end`.
+        Each result is (B,H,T,Dh).
         """
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
@@ -141,6 +141,6 @@ class Attention(nn.Module):
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split a joint projection by kind and head: (B,T,parts·D) → `parts` tensors (B,H,T,Dh)."""
+        """Split joint projections into heads: (B,T,parts·D) → `parts` tensors (B,H,T,Dh)."""
         split: Tensor = joined.unflatten(2, (parts, self.num_heads, -1))  # (B,T,parts,H,Dh)
         return split.permute(2, 0, 3, 1, 4).unbind()

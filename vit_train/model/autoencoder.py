@@ -62,8 +62,8 @@ class Decoder(nn.Module):
         if positions is None:
             absolute = (n for n, kind in POSITIONS.items() if issubclass(kind, AbsolutePositions))
             raise ValueError(
-                f"model.positions={config.positions}: a decoder needs absolute positions, "
-                f"one of {', '.join(absolute)}"
+                f"model.positions={config.positions}: a decoder needs absolute positions; "
+                f"choose one of: {', '.join(absolute)}"
             )
         dim = config.embed_dim
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -82,10 +82,10 @@ class Decoder(nn.Module):
 
         Without `inputs`, predict all N patches at once, from N mask tokens: (B,N,D). With `inputs`
         (B,M,D), the embeddings of the last M patches, predict these M patches: (B,M,D). The first
-        is then predicted from a mask token, and each other patch from the embeddings of the patches
-        before it. Also return the attention of each block as a pair: self-attention (B,H,N,N) and
-        cross-attention (B,H,N,T), with M instead of N for given `inputs`. Without `need_weights`,
-        both are None.
+        of the M patches is predicted from a mask token, each other patch from the embeddings of the
+        patches before it. Also return the attention of each block as a pair: self-attention
+        (B,H,N,N) and cross-attention (B,H,N,T). With `inputs`, these shapes have M instead of N.
+        Without `need_weights`, both are None.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -105,8 +105,8 @@ class Decoder(nn.Module):
 class Autoencoder(nn.Module):
     """An encoder, a decoder of the same width, and a linear map from decoder outputs to pixels.
 
-    The decoder has `decoder_depth` blocks; None means as many as the encoder. Raises ValueError if
-    the config has another stem than plain patches without overlap.
+    The decoder has `decoder_depth` blocks; None means as many as the encoder. Raises ValueError
+    unless the stem is plain patches without overlap.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Autoencoder(nn.Module):
         super().__init__()
         if config.stem != "patches" or config.patch_overlap:
             raise ValueError(
-                "this task hides patches from the encoder, so it needs plain patches: set "
+                "this task hides patches from the encoder, so patches must be plain: set "
                 "model.stem=patches and model.patch_overlap=0"
             )
         self.patch_size = config.patch_size

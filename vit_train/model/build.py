@@ -109,8 +109,8 @@ def require_few_patches(config: ModelConfig, image_size: int) -> None:
     if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
         raise ValueError(
             f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
-            f"{config.patch_size} pixels: choose a smaller data.image_size or a larger "
-            "model.patch_size"
+            f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
+            "or a larger model.patch_size"
         )
 
 

@@ -53,7 +53,7 @@ class LayerNormFunction(torch.autograd.Function):
 
 
 class GELUFunction(torch.autograd.Function):
-    """GELU: y = x · Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
+    """GELU: y = x · Φ(x), with the normal distribution function Φ (Hendrycks & Gimpel 2016).
 
     Φ(x) = (1 + erf(x/√2))/2 and Φ'(x) = φ(x) = exp(−x²/2)/√(2π), so by the product rule
         ∂y/∂x = Φ(x) + x · φ(x).

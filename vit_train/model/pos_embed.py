@@ -67,7 +67,10 @@ class AttentionPositions(PositionEmbedding):
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        """Return a term to add to the logits (B,H,Q,T) of queries q (B,H,Q,Dh), or None for 0."""
+        """Return a term to add to the logits (B,H,Q,T) of queries q (B,H,Q,Dh), or None.
+
+        None means that nothing is added.
+        """
         return None
 
 

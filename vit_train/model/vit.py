@@ -169,9 +169,9 @@ class Encoder(nn.Module):
             init_normal(self.cls_token, config.cls_std)
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """Return a list of the embeddings' parameters, followed by a list for each block.
+        """Return lists of parameters: one for embeddings and class token, then one for each block.
 
-        The embeddings are those of patches and positions, and the class token.
+        The embeddings are the patch embedding and the positions.
         """
         embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters()]
         if self.cls_token is not None:

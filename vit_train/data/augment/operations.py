@@ -188,7 +188,7 @@ def apply_round(images: Tensor, drawn: Round) -> Tensor:
 def apply_to_rows(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """Replace the rows of `result` where `chosen` (N,) is True by operation(images, argument).
+    """Put operation(images, argument) into the rows of `result` where `chosen` (N,) is True.
 
     Change `result` in place and return it.
     """

@@ -66,9 +66,9 @@ class Magnitudes:
         self.table = torch.stack(values, dim=1).view(*both.shape, -1)
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Return a round of these operations (B,) at this strength, an integer or (B,).
+        """Return a round of each image's `operation` (B,) at `strength`, one integer or (B,).
 
-        Magnitudes that have a sign are negated with probability ½.
+        Magnitudes that have a sign, such as angles, are negated with probability ½.
         """
         negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
         return Round(operation, *self.table[negated, operation, strength].unbind(1))

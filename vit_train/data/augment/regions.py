@@ -63,10 +63,10 @@ def random_rectangles(
 ) -> tuple[Rectangles, Tensor]:
     """Draw a random rectangle for each of `count` images; also return whether a draw succeeded.
 
-    The area (relative to the image's, in the range `share`), the logarithm of the aspect ratio (in
-    the range `aspect`) and the position are uniformly distributed. A draw fails if a side is
-    shorter than 1 or longer than `largest` pixels. If TRIES draws fail, the rectangle is the whole
-    image. The second result is bool (B,).
+    The area is drawn from the range `share`, relative to the image's area, and the aspect ratio
+    from the range `aspect`. Area, logarithm of the aspect ratio and position are uniformly
+    distributed. A draw fails if a side is shorter than 1 or longer than `largest` pixels. If TRIES
+    draws fail, the rectangle is the whole image. The second result is bool (B,).
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
@@ -83,7 +83,10 @@ CROP_ASPECTS = (3 / 4, 4 / 3)
 
 
 class Cuts(NamedTuple):
-    """Random draws for cropping, each (B,): the crop's top row and left column, and mirroring."""
+    """Random draws for cropping, each (B,): the crop's top row, left column, and mirroring.
+
+    `flip` is True for an image that is to be mirrored.
+    """
 
     dy: Tensor
     dx: Tensor
@@ -93,8 +96,8 @@ class Cuts(NamedTuple):
 class Cropper:
     """Pads, crops and mirrors images of a data set, uint8 (N,C,S,S).
 
-    The work is done on the device if the whole data set fits there. Raises ValueError if the
-    padding is larger than the images.
+    The work is done on the device if the whole data set fits into the device's memory, else on the
+    CPU. Raises ValueError if the padding is larger than the images.
     """
 
     def __init__(self, images: Tensor, config: AugmentConfig, device: torch.device) -> None:
@@ -181,7 +184,7 @@ class Mixer:
         """Draw each image's weights and rectangle; from epoch `mix_epochs` on, do not mix images.
 
         In Mixup, an image has weight λ everywhere. In CutMix, an image has weight 0 inside a
-        rectangle of area 1 − λ, relative to the image's, and weight 1 outside. As in CutMix's
+        rectangle with the share 1 − λ of the image's area, and weight 1 outside. As in CutMix's
         reference code, the center of the rectangle is uniformly distributed, and the rectangle is
         clipped at the image's border. Epochs count from 0.
         """
