@@ -139,8 +139,8 @@ class Dataset:
     def fingerprint(self) -> str:
         """Return a checksum of images, labels and classes.
 
-        The checksum does not depend on where the data is stored. Of unlabeled images, it covers
-        only the shape of their tensor.
+        The checksum does not depend on where the data is stored. Of unlabeled images, only the
+        number and the shape affect the checksum.
         """
         unlabeled = () if self.unlabeled is None else tuple(self.unlabeled.shape)
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
@@ -224,8 +224,9 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     """Return the training, validation and test images that the config selects.
 
     data.val=split takes the source's validation images or, if the source has none, splits some off
-    the training images. With data.cv_folds, training and validation images are joined, and one fold
-    of all these images is used for validation. All splits and subsets are stratified and seeded.
+    the training images. data.val=test validates on the test images, data.val=none on no images.
+    With data.cv_folds, training and validation images are joined, and one fold of all these images
+    is used for validation. All splits and subsets are stratified and seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None

@@ -134,8 +134,9 @@ def _coordinates(
 def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
     """Return the share of each pixel that a figure covers: (n,S,S).
 
-    `distance` (n,S,S) is the pixel's distance from the figure's edge, and `pixel` (n,1,1) is the
-    width of a pixel. The figure's edge fades over the width of one pixel.
+    `distance` (n,S,S) is the distance of each pixel from the figure's edge, negative inside the
+    figure. `pixel` (n,1,1) is the width of a pixel. The figure's edge fades over the width of one
+    pixel.
     """
     return (0.5 - distance / pixel).clamp_(0, 1)
 

@@ -169,7 +169,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def wilson_interval(successes: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of the proportion successes / count; it stays within 0…1."""
+    """Return Wilson's 95 % interval of the proportion successes / count, always within 0…1."""
     center, spread = wilson(successes / count, count)
     return max(0.0, center - Z * spread), min(1.0, center + Z * spread)
 
@@ -235,10 +235,10 @@ class Paired:
 
     @property
     def p_value(self) -> float:
-        """Return the probability of such a difference, or a larger one, if both are equally good.
+        """Return the p-value of the difference by the exact two-sided test of McNemar (1947).
 
-        This is the exact two-sided test of McNemar (1947): each image that only one classifier gets
-        right is a coin toss.
+        The p-value is the probability of a difference at least this large between two equally good
+        classifiers: each image that only one classifier gets right is then a coin toss.
         """
         tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
         logs = [

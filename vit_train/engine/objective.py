@@ -16,7 +16,7 @@ Forward = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A training objective. A batch is (images, targets); each objective defines its targets."""
+    """Interface of a training objective, which defines the targets in a batch (images, targets)."""
 
     # The names of a training step's measures; the first is minimized.
     measures: ClassVar[tuple[str, ...]]

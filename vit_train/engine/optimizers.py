@@ -80,7 +80,7 @@ class SGD(torch.optim.SGD, Optimizer):
 
 
 def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
-    """Return SGD for all trained weights; it decays only linear and convolution weights."""
+    """Return SGD for all trained weights, with weight decay for linear and convolution weights."""
     sgd = SGD(
         groups_of(model, other_decay=0.0),
         lr=config.lr,
@@ -174,8 +174,9 @@ class Muon(Optimizer):
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return nearly orthogonal matrices close to `matrices`: (n,A,B) → (n,A,B), A ≤ B.
 
-    For M = U Σ Vᵀ the result is U Σ' Vᵀ: singular values above 0.3 % of M's norm become about 0.7
-    to 1.2, and smaller ones become less. The result is computed in `dtype`; bf16 is precise enough.
+    For M = U Σ Vᵀ the result is U Σ' Vᵀ. Singular values above 0.3 % of M's norm become about 0.7
+    to 1.2; smaller singular values become less than 0.7. The result is computed in `dtype`; bf16 is
+    precise enough.
     """
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)

@@ -1,4 +1,4 @@
-"""Save a trainer's state, restore it to resume a run, or extend a run from it."""
+"""Save a trainer's state, and resume or extend a run from a saved state."""
 
 import time
 

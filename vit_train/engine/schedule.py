@@ -70,7 +70,7 @@ class NonFiniteGuard:
 
     The records stay on the device, so that the loop need not wait for the device. `check` reads the
     records with each log and after each epoch. For each non-finite step, `check` calls `notify`
-    with the number of the step. Then it raises NonFinite: for on_nonfinite=stop at once, for
+    with the number of the step. Then `check` raises NonFinite: for on_nonfinite=stop at once, for
     on_nonfinite=skip after more than `train.max_skips` such steps. In both cases, a non-finite step
     changes no weights.
     """

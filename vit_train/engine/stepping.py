@@ -71,7 +71,7 @@ class Optimizers:
     def set_lr(self, lr: Tensor) -> None:
         """Set each group's learning rate to `lr`, a scalar tensor, times the group's `lr_scale`.
 
-        If a group's rate is a tensor, it is changed on the device.
+        A learning rate that is a tensor is changed on the device.
         """
         for group in self.groups:
             scaled = lr * group.get("lr_scale", 1.0)
@@ -83,8 +83,8 @@ class Optimizers:
     def step(self, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite`, a scalar tensor, is true.
 
-        PyTorch's fused optimizers check `finite` on the device. For other optimizers, this function
-        waits for the device.
+        PyTorch's fused optimizers and Muon check `finite` on the device. For other optimizers, this
+        function waits for the device.
         """
         for optimizer in self.optimizers:
             if decides_on_device(optimizer):
@@ -131,9 +131,9 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
     """Return a factor for the learning rate of each trained parameter.
 
-    The factors follow from layer_decay, for the layers in the model's `parameters_by_layer`, and
-    from head_lr_scale, for modules with `is_head`. Raise ValueError if the model lacks the layers
-    or the head that such a setting needs.
+    layer_decay sets the factors of the layers in the model's `parameters_by_layer`; head_lr_scale
+    is the factor of modules with `is_head`. Raise ValueError if the model has no layers for
+    layer_decay, or no head for head_lr_scale.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:

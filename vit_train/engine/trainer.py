@@ -58,7 +58,7 @@ class Callback:
         """
 
     def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
-        """Handle the end of each epoch, after its validation."""
+        """Handle the end of each epoch, after its validation; `val` is None without validation."""
 
     def on_stop(self, trainer: "Trainer") -> None:
         """Handle the end of a run that `stop_requested` ends early; called once."""
@@ -330,7 +330,7 @@ class Trainer:
         return self.ema.model if self.ema else self.model
 
     def notify(self, event: str, *what: Any) -> None:
-        """Call the method `event` of every callback, in order."""
+        """Call the method named `event` of every callback, in order."""
         for callback in self.callbacks:
             getattr(callback, event)(self, *what)
 

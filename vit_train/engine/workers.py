@@ -32,9 +32,9 @@ class Workers:
     """Worker threads that process micro-batches; each thread has an equal share of the CPU cores.
 
     By default, PyTorch spreads every operation over all cores and waits for the slowest core, some
-    300 times per step. Workers synchronize once per step. This is faster, and suffers far less from
-    other programs that use a core. Results come in the order of the images, so that sums of results
-    never vary.
+    300 times per step. Workers, which synchronize once per step, are faster and suffer far less
+    from other programs that use a core. Results come in the order of the images, so that sums of
+    results never vary.
     """
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:

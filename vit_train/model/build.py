@@ -144,8 +144,8 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
     The result is 0 for models without attention, and for PyTorch's kernels, which do not store the
-    attention. With relative positions, PyTorch's kernels count like this package's. Training in
-    bf16 on a CPU with few tokens also stores the attention, but is not counted.
+    attention. With relative positions, PyTorch's kernels need the same memory as this package's.
+    Training in bf16 on a CPU with few tokens also stores the attention, but is not counted.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

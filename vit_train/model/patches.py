@@ -30,13 +30,14 @@ def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
 
 
 class PatchEmbed(nn.Module):
-    """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
+    """Patch embedding: (B,C,S,S) → (B,N,D), with N = (S/P)² patches in row order.
 
-    A linear map of P×P patches equals a P×P convolution with stride P. The weights are stored like
-    the convolution's, but applied as one matrix product, which is faster. With `patch_overlap`,
-    each patch extends into its neighbors on every side, and the weights are applied as a
-    convolution. The stem "normed_patches" adds one LayerNorm before and one after the linear map,
-    as in Kumar et al. 2023 (dual PatchNorm, arXiv:2302.01327).
+    Dosovitskiy et al. 2021 write x_p E in equation 1. A linear map of P×P patches equals a P×P
+    convolution with stride P. The weights are stored like the convolution's, but applied as one
+    matrix product, which is faster. With `patch_overlap`, each patch extends into its neighbors on
+    every side, and the weights are applied as a convolution. The stem "normed_patches" adds one
+    LayerNorm before and one after the linear map, as in Kumar et al. 2023 (dual PatchNorm,
+    arXiv:2302.01327).
     """
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:

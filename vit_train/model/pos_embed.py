@@ -139,7 +139,7 @@ class LearnedTable2D(AbsolutePositions):
 class Sinusoidal(Table):
     """1-D sinusoids over all tokens in order.
 
-    The table is fixed. It is saved with the weights, so that it can be resized.
+    The table is fixed, but saved with the weights, so that the table can be resized.
     """
 
     width_multiple = 2
@@ -170,7 +170,7 @@ class Sincos2D(Sinusoidal):
 
 
 def sinusoids(places: Tensor, dim: int) -> Tensor:
-    """Compute PE(p, 2i) = sin(p/10000^(2i/D)) and PE(p, 2i+1) = cos(same): (N,) → (N,D).
+    """Compute PE(p, 2i) = sin(a) and PE(p, 2i+1) = cos(a), with a = p/10000^(2i/D): (N,) → (N,D).
 
     From Vaswani et al. 2017, section 3.5. D must be even.
     """
