@@ -11,7 +11,7 @@ from vit_train.base.text import printable
 
 @dataclass
 class AugmentConfig(Settings):
-    """Settings of augmentation, in the order of its steps; random draws are made for each image."""
+    """Settings of augmentation, in the order of its steps; each image has its own random draws."""
 
     group: ClassVar[str] = "augment"
 

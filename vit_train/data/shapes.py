@@ -42,7 +42,7 @@ ROTATION = math.pi / 8  # in either direction
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:
-    """Draw the training images and, from a different seed, the test images.
+    """Draw the training images and, from another seed, the test images, which also have masks.
 
     Raise ValueError if the images do not fit into memory.
     """
