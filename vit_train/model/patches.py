@@ -32,7 +32,7 @@ def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
 class PatchEmbed(nn.Module):
     """Patch embedding: (B,C,S,S) → (B,N,D), with N = (S/P)² patches in row order.
 
-    Computes x_p E in equation 1 of Dosovitskiy et al. 2021. A linear map of P×P patches equals a P×P
+    Compute x_p E in equation 1 of Dosovitskiy et al. 2021. A linear map of P×P patches equals a P×P
     convolution with stride P. The weights are stored like the convolution's, but applied as one
     matrix product, which is faster. With `patch_overlap`, each patch extends into its neighbors on
     every side, and the weights are applied as a convolution. The stem "normed_patches" adds one
