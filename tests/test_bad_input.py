@@ -58,7 +58,7 @@ TRAIN = {
     "data.train_images=9 data.test_images=9 data.train_subset=99": "choose at most 8",
     "data.train_images=1 data.test_images=9": "data.val_fraction=0.1 of 1 image leaves no image",
     "data.train_images=90 data.test_images=9 data.val_subset=10": "choose at most 9",
-    "data.cv_folds=5 data.cv_fold=5": "data.cv_fold=5, data.cv_folds=5: set both",
+    "data.cv_folds=5 data.cv_fold=5": "data.cv_fold=5, data.cv_folds=5: set data.cv_folds to",
     "data.cv_folds=5 data.cv_fold=0 data.val=none": "takes validation images from the training",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
@@ -87,8 +87,8 @@ TRAIN = {
     "data.num_classes=1": "data.num_classes=1 must be at least",
     "data.num_classes=11": "data.num_classes=11 must be at least",
     # splits that are none
-    "data.cv_fold=0": "data.cv_fold=0, data.cv_folds=None: set both",
-    "data.cv_folds=5": "data.cv_fold=None, data.cv_folds=5: set both",
+    "data.cv_fold=0": "data.cv_fold=0, data.cv_folds=None: set data.cv_folds to",
+    "data.cv_folds=5": "data.cv_fold=None, data.cv_folds=5: set data.cv_folds to",
     "data.cv_folds=1 data.cv_fold=0": "data.cv_folds=1 must be at least 2",
     "data.cv_folds=5 data.cv_fold=-1": "data.cv_fold=-1 must be at least 0",
     "data.cv_folds=5 data.cv_fold=1 data.val=test": "instead of data.val=test",
@@ -559,7 +559,8 @@ def test_a_choice_has_its_own_settings_explained(run: Run) -> None:
     for kind in (TrainConfig, MuonConfig, FolderConfig):
         for each in fields(kind):
             assert each.metadata.get("help", "") in shown, each.name
-    assert "Weight decay of matrices" in shown  # a field of a base of Muon's settings
+    # a field of a base of Muon's settings
+    assert "Weight decay of linear and convolution weights" in shown
 
 
 def test_every_setting_is_explained() -> None:

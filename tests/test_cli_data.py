@@ -33,7 +33,7 @@ def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.M
         down, up = web.url("/down", server.failing(503)), web.url("/up", server.whole(content))
         fetching = [*TRAIN, "train.epochs=1", "data=cifar10", "data.download=true"]
         error = run.fails("could not download", *fetching, f"data.urls=[{down}]").err
-        assert f"{down}: HTTP Error 503" in error and "download it yourself" in error
+        assert f"{down}: HTTP Error 503" in error and "download the file yourself" in error
         run.succeeds(*fetching, f"data.urls=[{down},{up}]", "data.root=new")
     assert Path("new", CIFAR10.base_folder, "test_batch").exists()
     # The data is found again without a download, and elsewhere if it is said where.
@@ -86,8 +86,8 @@ def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
 
 WARNINGS = (
     "2 images of nearly one color, such as scans/a/dark.png",
-    "2 images cropped by more than a fifth, such as scans/a/wide.png",
-    "2 files passed over, not JPEG, PNG, WebP or BMP, such as scans/a/scan.tif",
+    "2 images cropped by more than a fifth of the area, such as scans/a/wide.png",
+    "2 files skipped (not JPEG, PNG, WebP or BMP), such as scans/a/scan.tif",
 )
 
 
@@ -116,7 +116,7 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
         said = run.succeeds(*command).said
         assert [said.count(words) for words in WARNINGS] == [1] * 3, (command, said)
     single = ["vit-predict", "ckpt=run", "images=scans/a/dark.png"]
-    run.says("1 image of nearly one color, scans/a/dark.png: if these are 16-bit files", *single)
+    run.says("1 image of nearly one color, scans/a/dark.png: rescale the values of", *single)
 
 
 UNEVEN = [

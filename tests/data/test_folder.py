@@ -142,7 +142,7 @@ def test_broken_files_are_named_and_refused_or_skipped(
     reasons = ("not a JPEG, PNG, WebP or BMP image", "there is no such file", "not a regular file")
     for words in (*BROKEN, "6 of 14 image files cannot be decoded", *reasons):
         assert words in str(caught.value) and words in caplog.text
-    assert "2 files passed over" in caplog.text and "nothing here" in caplog.text
+    assert "2 files skipped" in caplog.text and "nothing here" in caplog.text
 
 
 def test_an_image_bomb_is_refused_by_its_header_alone(
@@ -170,7 +170,7 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     broken = decode_cached([path, zero], 8, LIMIT).broken
-    assert broken[0] == f"the file is too large for an image of max_pixels={LIMIT}"
+    assert broken[0] == f"the file has more bytes than max_pixels={LIMIT} pixels need"
     assert broken[1] == "not a regular file"
 
 
@@ -233,10 +233,10 @@ def test_what_is_not_read_is_named(
     assert len(data.test) == 4 and data.val is None  # valid/ is for testing without test/
     for words in (
         f"next to train/:\n  - {root}/evaluation",
-        f"1 file passed over, not in a class folder, {root}/train/loose.png",
+        f"1 file skipped (not in a class folder), {root}/train/loose.png",
         f"1 file {WRONG_FORMAT}, {root}/train/notes.txt",
         f"ignored links to folders:\n  - {root}/train/cat/more",
-        f"unreadable folder: {locked}: Permission denied",
+        f"skipped the unreadable folder {locked}: Permission denied",
     ):
         assert words in caplog.text
 

@@ -42,7 +42,7 @@ def test_without_a_compiler_the_model_works_uncompiled_and_the_user_is_told(
     state = torch.get_rng_state()
     with caplog.at_level(logging.WARNING):
         assert not compile_model(model, CLASSIFY, BATCH, FP32)
-    assert "cannot compile here (No working C++ compiler found" in caplog.text
+    assert "cannot compile the training step (No working C++ compiler found" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
     assert torch._dynamo.config.recompile_limit >= 256  # 8 by default: of a sweep's models
     torch.testing.assert_close(model(BATCH[0]), build()(BATCH[0]))
@@ -109,4 +109,4 @@ def test_without_a_compiler_a_batch_is_made_op_by_op(caplog: pytest.LogCaptureFi
         raise RuntimeError("Cannot find a working triton installation")
 
     assert compile_batch(broken, BATCH[:1]) is broken
-    assert "cannot compile here (Cannot find a working triton" in caplog.text
+    assert "cannot compile the training step (Cannot find a working triton" in caplog.text

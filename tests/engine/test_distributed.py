@@ -133,9 +133,9 @@ def test_more_processes_than_gpus_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ValueError, match=r"process 2 of this machine has no GPU .* at most 2"):
+    with pytest.raises(ValueError, match=r"process 2 on this machine has no GPU .* at most 2"):
         join_processes(torch.device("cuda"), DistributedConfig())
-    with pytest.raises(ValueError, match="device=cuda:1 is one GPU for several processes"):
+    with pytest.raises(ValueError, match="device=cuda:1 is one GPU for 3 processes"):
         join_processes(torch.device("cuda:1"), DistributedConfig())
 
 

@@ -31,7 +31,7 @@ class Normalize(nn.Module):
 
 
 class DrawnBatches(ABC):
-    """Base of training batches, which are made in two steps.
+    """Base class of training batches, which are made in two steps.
 
     `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
     makes the images from these numbers on the device, without waiting for the device. All batches
@@ -41,7 +41,7 @@ class DrawnBatches(ABC):
     def __init__(
         self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
     ) -> None:
-        """Make the share of process `rank` of `ranks` in each batch of `batch_size` images."""
+        """Prepare the share of process `rank` of `ranks` in each batch of `batch_size` images."""
         self.device, self.batch_size, self.seed = device, batch_size, seed
         self.rank, self.ranks = rank, ranks
         # The part of a batch that this process makes.
@@ -52,25 +52,34 @@ class DrawnBatches(ABC):
         """Return the number of batches in an epoch."""
 
     def generator(self, *place: int) -> np.random.Generator:
-        """Return the independent random generator of an epoch, or of a batch in an epoch."""
+        """Return an independent random generator for an epoch, or for one batch of an epoch.
+
+        `place` is the epoch's number, or the numbers of the epoch and the batch.
+        """
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
     @abstractmethod
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        """Yield the random draws, on the CPU, for each batch of an epoch from batch `first` on."""
+        """Yield the random draws of an epoch's batches, on the CPU, from number `first` on.
+
+        There is one tuple of tensors per batch. Batches are numbered from 0.
+        """
 
     @abstractmethod
     def batch(self, *draws: Tensor) -> Batch:
-        """Make a batch from its draws, which are on the device."""
+        """Make a batch on the device from its random draws, which are also on the device."""
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from batch `first` on."""
+        """Yield the batches of an epoch from batch number `first` on; numbers start at 0."""
         for draws in self.draws(epoch, first):
             yield self.batch(*(to_device(each, self.device) for each in draws))
 
 
 class EvalBatches:
-    """Yields every image once, in order and unaugmented; each process gets its share."""
+    """Yields all images once, in order and without augmentation.
+
+    With several processes, process `rank` of `ranks` gets only its share of the images.
+    """
 
     def __init__(
         self,

@@ -11,18 +11,21 @@ from vit_train.base.text import printable
 
 @dataclass
 class AugmentConfig(Settings):
-    """Augmentation settings. Random draws are made for each image, in the order of these fields."""
+    """Settings of augmentation, in the order of its steps; each image has its own random draws."""
 
     group: ClassVar[str] = "augment"
 
     crop_padding: int = setting(
-        4, "Pad by this many black pixels, then crop to the image size at random.", at_least=0
+        4,
+        "Pad every side by this many black pixels, then crop to the image size at a random "
+        "position.",
+        at_least=0,
     )
     flip: bool = setting(True, "Mirror each image with probability ½.")
     crop_scale: float | None = setting(
         None,
-        "Crop a random part with at least this share of the image's area, and stretch it to full "
-        "size; null: off.",
+        "Crop a random rectangle with at least this share of the image's area, and stretch the "
+        "rectangle to the image size; null: off.",
         above=0,
         at_most=1,
     )
@@ -33,49 +36,67 @@ class AugmentConfig(Settings):
     )
     # RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
     num_ops: int = setting(
-        2, "Number of operations per image; only for randaugment.", at_least=1, at_most=100
+        2,
+        "Number of operations per image; only for augment.policy=randaugment.",
+        at_least=1,
+        at_most=100,
     )
     magnitude: int = setting(
-        9, "Strength of the operations, 0 to 30; only for randaugment.", at_least=0, at_most=30
+        9,
+        "Strength of the operations, 0 to 30; only for augment.policy=randaugment.",
+        at_least=0,
+        at_most=30,
     )
     erase_prob: float = setting(
         0.0,
-        "Probability of replacing a rectangle with the mean color.",
+        "Random erasing: probability of replacing a rectangle of the image with the mean color.",
         at_least=0,
         at_most=1,
     )
     erase_area: float = setting(
-        0.33, "Largest share of the image's area to erase.", at_least=0.02, below=1
+        0.33,
+        "Random erasing: largest area of the rectangle, as a share of the image's area.",
+        at_least=0.02,
+        below=1,
     )
     mixup_alpha: float | None = setting(
         None,
-        "Mixup: α of the Beta distribution; null: off. If cutmix_alpha is set, too, each "
-        "image uses one of the two.",
+        "Mixup: the mixing proportion of each image is drawn from Beta(α, α) with this α; null: "
+        "off. If cutmix_alpha is also set, each image gets either Mixup or CutMix, with equal "
+        "chances.",
         above=0,
     )
     cutmix_alpha: float | None = setting(
-        None, "CutMix: α of the Beta distribution; null: off.", above=0
+        None,
+        "CutMix: the mixing proportion of each image is drawn from Beta(α, α) with this α; null: "
+        "off.",
+        above=0,
     )
     mix_prob: float = setting(
-        1.0, "Probability of mixing an image with another.", at_least=0, at_most=1
+        1.0,
+        "Probability that Mixup or CutMix mixes an image with another image.",
+        at_least=0,
+        at_most=1,
     )
     mix_epochs: int | None = setting(
         None,
-        "Mix images only during this many epochs from the start; null: during all epochs.",
+        "Number of epochs, from the first, in which Mixup and CutMix are used; null: all epochs.",
         at_least=1,
     )
 
 
 # The default limit on an image's pixels.
 MAX_PIXELS = 64_000_000
-MAX_PIXELS_TEXT = "Images with more pixels than this are treated as undecodable."
+MAX_PIXELS_TEXT = (
+    "Largest number of pixels of an image; larger images count as files that cannot be decoded."
+)
 # How to handle files that cannot be decoded.
 ON_ERROR_CHOICES = ("stop", "skip")
 
 
 @dataclass
 class DataConfig(Settings):
-    """Settings common to all sources. `name` selects the source."""
+    """Settings common to all data sources; `name` selects the source."""
 
     group: ClassVar[str] = "data"
     # The original image size and the number of classes, if known before loading.
@@ -87,68 +108,76 @@ class DataConfig(Settings):
         lambda: os.environ.get("VIT_TRAIN_DATA") or "data", "The folder that holds the data sets."
     )
     download: bool = setting(
-        False, "Download missing files into root, if the source can be downloaded."
+        False, "Download missing files of the data set into data.root (not for folder and shapes)."
     )
     image_size: int | None = setting(
         None,
-        "Resize every image to this size while loading; null: the source's own size.",
+        "Side in pixels to which every image is resized while loading; null: the original size.",
         at_least=1,
     )
     mean: list[float] | None = setting(
         None,
-        "Mean of each channel, for pixels from 0 to 1, subtracted to normalize images; null: "
-        "that of the pretrained model (init_from=) if known, else that of the training "
-        "images.",
+        "Mean of each channel, subtracted to normalize images with pixel values from 0 to 1; null: "
+        "the mean stored with the pretrained model (init_from=) or, if there is none, the mean of "
+        "the training images.",
     )
     std: list[float] | None = setting(
         None,
-        "Standard deviation of each channel, by which images are divided; null: as for data.mean.",
+        "Standard deviation of each channel, by which images are divided after subtracting "
+        "data.mean; null: determined like data.mean.",
         above=0,
     )
     val: str = setting(
         "split",
-        "Validation images. split: the source's own or, if it has none, a share of the training "
-        "set; none: no validation, so no best checkpoint; test: the test set, to follow published "
-        "protocols (results are labeled as such).",
+        "Validation images. split: the data set's own or, if it has none, data.val_fraction of the "
+        "training images; none: no validation and no best checkpoint; test: the test images, "
+        "to follow published protocols (results are marked as selected on test).",
         choices=("split", "none", "test"),
     )
     val_fraction: float = setting(
-        0.1, "Share of the training set to split off for validation.", above=0, below=1
+        0.1,
+        "Share of the training images to split off for validation (see data.val).",
+        above=0,
+        below=1,
     )
     cv_folds: int | None = setting(
         None,
         "Cross-validation: split the training images into this many stratified folds, validate on "
-        "one and train on the others.",
+        "fold data.cv_fold and train on the others; null: off.",
         at_least=2,
     )
-    cv_fold: int | None = setting(None, "The fold to validate on, counted from 0.", at_least=0)
+    cv_fold: int | None = setting(
+        None, "Cross-validation: number of the fold to validate on, counted from 0.", at_least=0
+    )
     train_subset: int | None = setting(
         None,
-        "Use only this many training images, a stratified random subset drawn after the "
-        "validation split.",
+        "Train on a stratified random subset of this many images, drawn after the validation "
+        "split; null: on all training images.",
         at_least=1,
     )
     val_subset: int | None = setting(
-        None, "Use only this many validation images, stratified.", at_least=1
+        None,
+        "Validate on a stratified random subset of this many images; null: on all.",
+        at_least=1,
     )
     test_subset: int | None = setting(
-        None, "Use only this many test images, stratified.", at_least=1
+        None, "Test on a stratified random subset of this many images; null: on all.", at_least=1
     )
     sampler: str = setting(
         "shuffled",
-        "shuffled: each image once per epoch. balanced: same epoch length, classes drawn equally "
-        "often (rare images repeat).",
+        "Training images of an epoch. shuffled: each image once. balanced: as many images, but "
+        "equally many of each class, so images of small classes repeat.",
         choices=("shuffled", "balanced"),
     )
     split_seed: int = seed_setting(
         0,
-        "Seed of the splits and subsets, separate from the training seed, so that runs with "
-        "different training seeds stay comparable.",
+        "Seed of the splits and subsets. It is separate from seed=, so that runs with different "
+        "values of seed= use the same images.",
     )
 
     @property
     def title(self) -> str:
-        """Return the name of the data in reports."""
+        """Return the name of the data set for reports."""
         return self.name
 
     @property
@@ -165,8 +194,8 @@ class DataConfig(Settings):
         folds, fold = self.cv_folds, self.cv_fold
         if (folds is None) != (fold is None) or (fold or 0) >= (folds or 1):
             raise ValueError(
-                f"data.cv_fold={fold}, data.cv_folds={folds}: set both, the number of folds "
-                "and the fold to validate on, counted from 0"
+                f"data.cv_fold={fold}, data.cv_folds={folds}: set data.cv_folds to the number of "
+                "folds, and data.cv_fold to the fold to validate on, counted from 0"
             )
         if folds is not None and self.val != "split":
             raise ValueError(
@@ -176,22 +205,22 @@ class DataConfig(Settings):
 
     @property
     def selected_on(self) -> str | None:
-        """Return the split that selects the best epoch, or None."""
+        """Return the split that selects the best epoch, val or test, or None without validation."""
         return {"split": "val", "test": "test", "none": None}[self.val]
 
 
 @dataclass
 class ArchiveConfig(DataConfig):
-    """A source that is downloaded as one archive; its YAML preset lists the mirrors."""
+    """Settings of a source that is downloaded as one archive."""
 
     urls: list[str] = setting(
-        list, "Mirrors, tried in this order; each download is checked against the same MD5."
+        list, "URLs of the archive, tried in this order; each download must have the published MD5."
     )
 
 
 @dataclass
 class Cifar10Config(ArchiveConfig):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 10 classes."""
+    """CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images, 32×32, 10 classes."""
 
     own_size: ClassVar[int] = 32
     own_classes: ClassVar[int] = 10
@@ -201,7 +230,7 @@ class Cifar10Config(ArchiveConfig):
 
 @dataclass
 class Cifar100Config(Cifar10Config):
-    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 100 classes."""
+    """CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 test images, 32×32, 100 classes."""
 
     own_classes: ClassVar[int] = 100
 
@@ -210,7 +239,7 @@ class Cifar100Config(Cifar10Config):
 
 @dataclass
 class Stl10Config(ArchiveConfig):
-    """STL-10 (Coates, Ng and Lee 2011): 5,000 + 8,000 images, 96×96, 10 classes."""
+    """STL-10 (Coates, Ng and Lee 2011): 5,000 training and 8,000 test images, 96×96, 10 classes."""
 
     own_size: ClassVar[int] = 96
     own_classes: ClassVar[int] = 10
@@ -218,12 +247,14 @@ class Stl10Config(ArchiveConfig):
     name: str = "stl10"
     fold: int | None = setting(
         None,
-        "Train on one of the ten official folds of 1,000 images; null: on all 5,000.",
+        "Train only on the official fold with this number, 0 to 9 (1,000 images); null: on all "
+        "5,000.",
         at_least=0,
         at_most=9,
     )
     unlabeled: bool = setting(
-        False, "Add the 100,000 unlabeled images (2.8 GB on disk), for tasks without labels."
+        False,
+        "In tasks without labels, also train on the 100,000 unlabeled images (2.8 GB on disk).",
     )
 
 
@@ -234,11 +265,13 @@ class FolderConfig(DataConfig):
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
     image_size: int = setting(
-        64, "Scale the shorter side to this size, then crop the center.", at_least=1
+        64,
+        "Scale each image's shorter side to this many pixels, then crop the central square.",
+        at_least=1,
     )
     test_fraction: float = setting(
         0.1,
-        "Share of the images to split off for testing if there is neither test/ nor val/.",
+        "Share of the images to split off for testing if root has no test/ or val/ folder.",
         above=0,
         below=1,
     )
@@ -271,7 +304,9 @@ class ShapesConfig(DataConfig):
     own_size: ClassVar[int] = 32
 
     name: str = "shapes"
-    image_size: int | None = setting(None, "Size of the images to draw; null: 32.", at_least=16)
+    image_size: int | None = setting(
+        None, "Side of the drawn images in pixels; null: 32.", at_least=16
+    )
     num_classes: int = setting(10, "Number of kinds of shapes, 2 to 10.", at_least=2, at_most=10)
     train_images: int = setting(10_000, "Number of training images to draw.", at_least=1)
     test_images: int = setting(2_000, "Number of test images to draw.", at_least=1)

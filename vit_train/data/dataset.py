@@ -1,4 +1,4 @@
-"""Data sets as uint8 tensors, and their splits."""
+"""Data sets as uint8 tensors, and their training, validation and test splits."""
 
 import hashlib
 import zlib
@@ -21,9 +21,9 @@ SHARE = 0.5
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to the device.
+    """Return the tensor on the device.
 
-    Copies to a GPU are made from pinned memory, so that the CPU does not wait.
+    Copies from the CPU to a GPU use pinned memory, so that the CPU does not wait.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
@@ -31,16 +31,20 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
-    """Move a set's images to the device; if they do not fit there, warn and return them unmoved."""
+    """Move a data set's images to the device; if they do not fit, warn and return them unmoved.
+
+    The images do not fit if they need more than SHARE of the free GPU memory. The warning says "the
+    images for PURPOSE".
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # memory that an earlier run in this process has freed; PyTorch reuses it
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if images.nbytes > SHARE * free:
             logger.warning(
-                f"the images for {purpose} take {gigabytes(images.nbytes)}, too much for the "
-                f"{gigabytes(free)} of free GPU memory: they stay in main memory, and each "
-                "batch is copied to the GPU"
+                f"the images for {purpose} take {gigabytes(images.nbytes)}, more than "
+                f"{SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in main "
+                "memory, and each batch is copied to the GPU"
             )
             return images
     return images.to(device)
@@ -51,9 +55,10 @@ CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images uint8 (N,C,S,S), labels int64 (N,) and, for drawn data, object masks (N,S,S).
+    """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
 
-    `names` (N,) identify the images by file or, by default, by number in the source.
+    `names` (N,) holds the images' file names or their numbers in the source. None stands for the
+    numbers 0 to N − 1.
     """
 
     images: Tensor
@@ -69,7 +74,7 @@ class ImageSet:
         return np.arange(len(self)) if self.names is None else self.names
 
     def with_others(self, others: "ImageSet") -> "ImageSet":
-        """Return these images together with others of the same size, without masks."""
+        """Return a set of these images followed by `others` of the same size; omit all masks."""
         return ImageSet(
             torch.cat((self.images, others.images)),
             torch.cat((self.labels, others.labels)),
@@ -91,7 +96,7 @@ class Statistics(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Facts about a data set, without its images."""
+    """A data set's classes, image shape and checksum, and the keys of images already used."""
 
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
@@ -105,7 +110,7 @@ class Source(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The `image_keys` of a model's training and validation images, at the model's image size."""
+    """The `image_keys` of a model's training and validation images, resized to `image_size`."""
 
     keys: Tensor
     image_size: int
@@ -113,9 +118,9 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source's official splits.
+    """A source's training and test images and, if there are any, validation and unlabeled images.
 
-    `unlabeled` holds uint8 images (N,C,S,S) and may still be on disk.
+    `unlabeled` is uint8 (N,C,S,S), possibly a memory-mapped file.
     """
 
     train: ImageSet
@@ -134,8 +139,8 @@ class Dataset:
     def fingerprint(self) -> str:
         """Return a checksum of images, labels and classes.
 
-        The same data has the same fingerprint wherever it is stored. For unlabeled images, only the
-        shape counts.
+        The checksum does not depend on where the data is stored. Of unlabeled images, only the
+        number and the shape affect the checksum.
         """
         unlabeled = () if self.unlabeled is None else tuple(self.unlabeled.shape)
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
@@ -147,18 +152,21 @@ class Dataset:
 
 
 def image_keys(images: Tensor) -> Tensor:
-    """Return an int64 key (N,) for each uint8 image (N,C,S,S): equal pixels give equal keys."""
+    """Return int64 keys (N,) of uint8 images (N,C,S,S): a hash of each image's pixels."""
     digests = (hashlib.blake2b(image, digest_size=8).digest() for image in images.numpy())
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
 
 
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
-    """For each uint8 image (N,C,S,S), return whether its key is in `keys`: bool (N,)."""
+    """Return True for each uint8 image (N,C,S,S) whose key is in `keys` (M,): bool (N,)."""
     return torch.isin(image_keys(images), keys)
 
 
 def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
-    """Return the images whose key is not in `keys`; if `keys` is None, return all images."""
+    """Return the images whose `image_keys` are not in `keys` (M,).
+
+    If `keys` is None, return all images.
+    """
     if keys is None:
         return images
     return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
@@ -167,8 +175,8 @@ def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
 def resize(images: Tensor, size: int | None) -> Tensor:
     """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinearly with antialiasing.
 
-    Images are resized in chunks to save memory. Raise ValueError if the result does not fit into
-    memory.
+    If `size` is None or S, return the images unchanged. Images are resized in chunks to save
+    memory. Raise ValueError if the result does not fit into memory.
     """
     if size is None or images.shape[-1] == size:
         return images
@@ -184,9 +192,9 @@ def resize(images: Tensor, size: int | None) -> Tensor:
 
 
 def channel_statistics(images: Tensor) -> Statistics:
-    """Compute the exact statistics of uint8 (N,C,S,S) from each channel's histogram.
+    """Compute the exact mean and std of each channel of uint8 images (N,C,S,S) from histograms.
 
-    A constant channel gets a std of one gray level, to avoid dividing by zero.
+    The std of a constant channel is one gray level (1/255), to avoid division by zero.
     """
     counts = torch.stack(
         [channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]
@@ -205,18 +213,20 @@ class Splits:
     test: ImageSet
 
     def named(self, name: str) -> ImageSet:
-        """Return the split named train, val or test; raise ValueError if it does not exist."""
+        """Return the split called train, val or test; raise ValueError if it does not exist."""
         chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
         if chosen is None:
-            raise ValueError(f"this run has no split called {name!r}")
+            raise ValueError(f"this run has no split called {name!r}: choose train or test")
         return chosen
 
 
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
-    """Split validation images off the training set if the source has none, then take the subsets.
+    """Return the training, validation and test images that the config selects.
 
-    With data.cv_folds, validate on one fold of the training and validation images together. All
-    splits and subsets are stratified and seeded.
+    data.val=split takes the source's validation images or, if the source has none, splits some off
+    the training images. data.val=test validates on the test images, data.val=none on no images.
+    With data.cv_folds, training and validation images are joined, and one fold of all these images
+    is used for validation. All splits and subsets are stratified and seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None
@@ -233,15 +243,16 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
 
 
 def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Return the images of all folds but one, for training, and the images of that fold.
+    """Split the images for cross-validation; return the training images and the images of one fold.
 
-    Every image is in exactly one fold. The images are shuffled and dealt out in turn, class by
-    class, so that the sizes of the folds, and of each class within them, differ by at most one.
-    Raise ValueError if there are fewer images than folds.
+    `fold` counts from 0. Every image is in exactly one of the `folds` folds. The images are
+    shuffled and dealt to the folds in turn, class by class. The folds therefore differ by at most
+    one image, in total and in each class. Raise ValueError if there are fewer images than folds.
     """
     if folds > len(images):
         raise ValueError(
-            f"data.cv_folds={folds} needs at least {folds} images, but there are only {len(images)}"
+            f"data.cv_folds={folds} needs at least {folds} images, but there are only "
+            f"{len(images)}: set a smaller data.cv_folds"
         )
     shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
@@ -251,7 +262,10 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
-    """Return a stratified subset of the size in the config's `field`; null keeps all images."""
+    """Return a stratified subset of the size in the config's `field`; for null, return all images.
+
+    Raise ValueError if there are fewer images than this size.
+    """
     count = getattr(config, field)
     if count is None:
         return images
@@ -268,10 +282,10 @@ def sample(images: ImageSet, count: int) -> ImageSet:
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split the images in two; the second part gets the share in the config's `field`.
+    """Split off a stratified random sample; the config's `field` is the fraction to split off.
 
-    Keep at least one image of each class in the first part, if possible. Raise ValueError if the
-    first part would be empty.
+    Return the remaining images and the sample. Keep at least one image of each class among the
+    remaining images, if possible. Raise ValueError if no image would remain.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
@@ -287,12 +301,13 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
 def stratified(
     labels: Tensor, count: int, seed: int, leave_one: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the sorted indices of `count` images, and of the rest.
+    """Return the sorted indices of a stratified random sample of `count` images, and of all others.
 
-    Each class keeps about its share: the images of each class are shuffled and spread evenly over
-    0…1 from a random offset, and the first `count` images in this order are taken. Classes of equal
-    size differ by at most one image; if there are many small classes, a large class can be off by
-    several images. With `leave_one`, one image of each class is taken only after all others.
+    The images of each class are shuffled and placed at even distances in 0…1, from a random offset.
+    The sample consists of the `count` images with the lowest values, so each class is sampled in
+    proportion to its size. Classes of equal size differ by at most one sampled image. With many
+    small classes, a large class can be off by several images. With `leave_one`, one image of each
+    class is sampled only after all other images.
     """
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)

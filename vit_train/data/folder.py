@@ -32,7 +32,7 @@ PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", 
 
 @dataclass(frozen=True)
 class Tree:
-    """One split on disk: its image files, sorted, each with the name of its class."""
+    """The folder of one split: its classes, image files with their classes, and other files."""
 
     root: Path
     classes: list[str]
@@ -41,11 +41,12 @@ class Tree:
 
 
 def load_folder(config: FolderConfig) -> Dataset:
-    """Load root/train with root/test or root/val, or split a single tree of classes by the seed.
+    """Load the images in config.root, which holds one folder per split or one folder per class.
 
-    If there are both test/ and val/, validation uses val/. Raise ValueError for a tree without
-    images, for a class that the training set lacks, for a split in which no file can be decoded
-    and, unless config.on_error is skip, for any file that cannot be decoded.
+    Folders of splits are train/, test/ and val/. Without test/, val/ is used for testing. Without
+    either, config.test_fraction of the training images are used for testing. Raise ValueError for a
+    split without images, for a class that the training images lack, for a split in which no file
+    can be decoded and, with on_error=stop, for any file that cannot be decoded.
     """
     trees = find_parts(Path(config.root))
     classes = class_names(trees)
@@ -58,10 +59,11 @@ def load_folder(config: FolderConfig) -> Dataset:
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> ImageSet | None:
-    """Load only the test or validation images; return None if they have no folder of their own.
+    """Load the images of `split`, test or val; return None if the split has no folder.
 
-    A root that holds only folders of classes is the test set. `classes` are the names of all
-    classes. Raise ValueError for a folder of an unknown class, or as `load_folder` does.
+    If config.root has neither a test nor a validation folder, all its images are test images.
+    `classes` are the model's classes; raise ValueError for images of any other class. Also raise
+    ValueError in the cases that `load_folder` names.
     """
     trees = find_parts(Path(config.root))
     if len(trees) == 1:
@@ -74,7 +76,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
-    """Read these images again from config.root, at the size config.image_size.
+    """Read these images again from config.root, resized to config.image_size.
 
     Raise ValueError if an image can no longer be read.
     """
@@ -86,20 +88,24 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
-    """Decode the files; raise ValueError if the images do not fit into memory."""
+    """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = config.image_size
     require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
     return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
-    """Return the trees train, test and val; if train/ has no class folders, use the root as train.
+    """Return the trees of the training, test and validation images in `root`.
 
-    If there is no test/, use val/ for testing. Raise ValueError if train/ has no class folders, but
-    test/ or val/ has some, or train/ holds images next to a test/ or val/ folder.
+    If train/ has no class folders, the root itself is the training tree. If there is val/ but no
+    test/, val/ is the test tree. Raise ValueError if `root` is not a folder, if test/ or val/ has
+    class folders but train/ has none, or if train/ has images instead of class folders next to
+    test/ or val/.
     """
     if not root.is_dir():
-        raise ValueError(f"data.root={root} is not a folder")
+        raise ValueError(
+            f"data.root={root} is not a folder: name the folder that holds your images"
+        )
     places = {part: root / place for place, part in PARTS.items() if (root / place).is_dir()}
     inside = visible(root / "train")
     if not any(map(Path.is_dir, inside)):
@@ -107,8 +113,8 @@ def find_parts(root: Path) -> dict[str, Tree]:
         if nested or (len(places) > 1 and by_suffix(inside)[0]):
             raise ValueError(
                 f"{root / 'train'} has no class folders: put the training images into "
-                "train/CLASS/, or into one such folder if they have no classes (to evaluate "
-                "images in another folder, set data.root= to that folder)"
+                "train/CLASS/, with a single CLASS for images without classes. To evaluate images "
+                "in another folder, set data.root= to that folder"
             )
         return {"train": scan(root)}
     others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
@@ -131,9 +137,10 @@ def scan(root: Path) -> Tree:
 
 
 def class_names(trees: dict[str, Tree]) -> list[str]:
-    """Return the classes for which the training tree has images.
+    """Return the sorted names of the classes that have training images.
 
-    Raise ValueError if there are none, or if another tree has images of other classes.
+    Warn about class folders without images. Raise ValueError if there are no training images, or if
+    the test or validation images include other classes.
     """
     tree = trees["train"]
     names = sorted({name for _, name in tree.files})
@@ -150,21 +157,26 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
 
 
 def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
-    """Raise ValueError if the tree has images of a class that the `owner` does not have."""
+    """Raise ValueError if the tree has images of a class that is not in `classes`.
+
+    In the message, `owner` names what has these classes: the model or the training folder.
+    """
     unknown = sorted({name for _, name in tree.files} - set(classes))
     if unknown:
         raise ValueError(
             f"{tree.root} has classes that {owner} does not have: "
-            f"{', '.join(unknown[:NAMED_AT_MOST])}"
+            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename their folders"
         )
 
 
 def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
     loose, others = by_suffix(tree.other_files)
-    warn_of(loose, "file", "passed over, not in a class folder")
+    warn_of(loose, "file", "skipped (not in a class folder)")
     warn_of(others, "file", WRONG_FORMAT)
     if not tree.files:
-        raise ValueError(f"{tree.root} has no images in folders named after the classes")
+        raise ValueError(
+            f"{tree.root} has no images: put them into {tree.root / 'CLASS'}/, one folder per class"
+        )
     files, paths = tree.files, [path for path, _ in tree.files]
     images, broken, lost = decode_all(paths, config)
     if broken:
@@ -173,7 +185,7 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
                 f"{report}\n"
-                "Repair or remove them, or set data.on_error=skip to continue without them"
+                "Repair or remove these files, or set data.on_error=skip to leave them out"
             )
         logger.warning(report)
         kept = [index for index in range(len(paths)) if index not in broken]

@@ -1,6 +1,6 @@
-"""Finding the image files that a user names, and decoding them to square RGB arrays.
+"""Find the image files that the user names, and decode them to square RGB arrays.
 
-Files that cannot be decoded are reported with the reason. Warnings report images of nearly one
+A file that cannot be decoded is reported with the reason. Warnings report images of nearly one
 color, and images that lose much of their area to cropping.
 """
 
@@ -29,7 +29,7 @@ from vit_train.base.writing import replacing
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-WRONG_FORMAT = "passed over, not JPEG, PNG, WebP or BMP"
+WRONG_FORMAT = "skipped (not JPEG, PNG, WebP or BMP)"
 NAMED_AT_MOST = 10
 # Limit on a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # Decoders read each part of a file into memory whole.
@@ -39,9 +39,10 @@ warnings.filterwarnings("ignore", module="PIL")  # about unusual metadata
 
 
 def image_files(images: Any) -> list[Path]:
-    """Return the image files that a setting names; raise ValueError if no file matches.
+    """Return the image files that the setting `images` names; raise ValueError if there are none.
 
-    "-" reads file names from standard input, one per line.
+    `images` is a file, a folder, a pattern, or a list of these. "-" alone means that standard input
+    lists the file names, one per line.
     """
     names = images if isinstance(images, list) else [images]
     if names == ["-"]:
@@ -50,12 +51,15 @@ def image_files(images: Any) -> list[Path]:
     else:
         found = [path for name in names for path in files_at(str(name))]
     if not found:
-        raise ValueError(f"images={images} names no file")
+        raise ValueError(f"images={images} names no file: name image files, folders or patterns")
     return found
 
 
 def files_at(name: str) -> Sequence[Path]:
-    """Return a file, the images below a folder, or the files that match a pattern."""
+    """Return the file `name`, the images below the folder `name`, or the matches of a pattern.
+
+    Warn about other files in the folder. Raise ValueError if no file is found.
+    """
     path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
@@ -67,33 +71,33 @@ def files_at(name: str) -> Sequence[Path]:
         found = [match for match in matches if not match.is_dir()]
     if not found:
         raise ValueError(
-            f"images={name}: there is no such file or folder, or it contains no image "
+            f"images={name}: there is no such file or folder, or the folder contains no image "
             f"({', '.join(SUFFIXES)})"
         )
     return found
 
 
 def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Split files into those with an image suffix and the others."""
+    """Return the files that have an image suffix, and the files that do not."""
     named = [path for path in files if path.suffix.lower() in SUFFIXES]
     return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return a folder's visible entries, sorted; return [] if the folder does not exist."""
+    """Return a folder's sorted entries, except hidden ones; return [] if it does not exist."""
     return sorted(child for child in folder.glob("*") if not child.name.startswith("."))
 
 
 def walk(folder: Path) -> list[Path]:
-    """Return all visible files below the folder, sorted.
+    """Return all files in a folder and its subfolders, sorted, without hidden ones.
 
-    Warn about linked folders, which are never entered, and about unreadable folders.
+    Warn about links to folders, which are not followed, and about unreadable folders.
     """
     files, links = [], []
     for place, folders, names in os.walk(
         folder,
         onerror=lambda error: logger.warning(
-            f"unreadable folder: {error.filename}: {error.strerror}"
+            f"skipped the unreadable folder {error.filename}: {error.strerror}"
         ),
     ):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -105,21 +109,21 @@ def walk(folder: Path) -> list[Path]:
 
 
 def listed(lines: Sequence[object]) -> str:
-    """List the first NAMED_AT_MOST lines, then the number of the others."""
+    """Return the first NAMED_AT_MOST lines as a bulleted list, and the number of lines left out."""
     more = len(lines) - NAMED_AT_MOST
     named = "".join(f"\n  - {printable(str(line))}" for line in lines[:NAMED_AT_MOST])
     return named + (f"\n  and {more} more" if more > 0 else "")
 
 
 def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
-    """If there are `paths`, log a warning with their number, the first path and the `fault`."""
+    """Log the warning "3 NOUNs FAULT, such as PATH" followed by `why`, unless `paths` is empty."""
     if paths:
         first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
         logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
 
 
 class BrokenImage(Exception):
-    """A file that cannot be decoded; the message tells the user why."""
+    """An image file cannot be decoded; the message gives the reason."""
 
 
 @contextlib.contextmanager
@@ -136,17 +140,17 @@ def decoding() -> Iterator[None]:
 
 
 def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
-    """Decode a file to uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
+    """Decode a file to RGB uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
 
-    Also return the share of the image's area that is cropped off. Transparent parts become white.
+    Also return the share of the image's area that is cropped off. Transparent pixels become white.
     Scaling is bilinear with antialiasing, as for the other sources. Raise BrokenImage if the file
-    cannot be decoded.
+    cannot be decoded or the image has more than `max_pixels` pixels.
     """
     with decoding():
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
-            raise BrokenImage(f"the file is too large for an image of max_pixels={max_pixels}")
+            raise BrokenImage(f"the file has more bytes than max_pixels={max_pixels} pixels need")
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
@@ -159,7 +163,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:
-    """Return an image as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped."""
+    """Convert an image to RGB uint8 (size,size,3): rotated per its EXIF, cropped and scaled."""
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
     side = min(image.size)
@@ -169,16 +173,16 @@ def square(image: Image.Image, size: int) -> np.ndarray:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as RGB; raise BrokenImage if the range of its pixels is unknown.
+    """Convert an image to RGB; raise BrokenImage if its values are not 8-bit or 16-bit integers.
 
-    Transparent parts become white, except in 16-bit grayscale images.
+    Transparent pixels become white, except in 16-bit grayscale images.
     """
     if image.mode.startswith(("F", "I")):  # convert() would clip these at 255
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() > 65535:
             raise BrokenImage(
-                "its pixels are neither 8-bit nor 16-bit integers: convert them to the range 0 "
-                "to 255"
+                "its pixel values are neither 8-bit nor 16-bit integers: convert them to integers "
+                "from 0 to 255"
             )
         shift = 8 if image.mode != "I" or values.max() > 255 else 0
         image = Image.fromarray((values >> shift).astype(np.uint8))
@@ -189,9 +193,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 class Decoded(NamedTuple):
-    """Images uint8 (N,3,S,S), one per file; black for the files in `broken` (index → reason).
+    """N decoded files: images uint8 (N,3,S,S), broken files, and the area lost to cropping.
 
-    `lost` (N,) is the share of each image that lies outside its central square.
+    `broken` maps the index of each file that could not be decoded to the reason; the image of such
+    a file is black. `lost` (N,) is the share of each image's area that was cropped off.
     """
 
     images: Tensor
@@ -200,7 +205,10 @@ class Decoded(NamedTuple):
 
 
 def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Decode all files in threads: Pillow releases the GIL while decoding and resizing."""
+    """Decode all files with `read_image`, in parallel threads.
+
+    Threads help because Pillow releases the GIL while it decodes and resizes.
+    """
     count, broken = len(paths), {}
     pixels, lost = np.zeros((count, 3, size, size), np.uint8), np.zeros(count, np.float32)
 
@@ -226,10 +234,11 @@ DECODER = 3
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Decode the files, or load the cached result of decoding the same files in the same way.
+    """Decode the files, or return the cached result of an earlier call for unchanged files.
 
-    Files count as the same if their paths, sizes and modification times are equal. A result with
-    broken files is not cached, because the machine may have been at fault.
+    Files are unchanged if their paths, sizes and modification times are equal. `size` and
+    `max_pixels` must be equal, too. A result with broken files is not cached, because the cause may
+    be the machine.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
@@ -242,7 +251,8 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
             return Decoded(*torch.load(entry, weights_only=True, mmap=True))
         except Exception as error:  # any error, if the file is damaged
             logger.warning(
-                f"{entry} is damaged ({type(error).__name__}): decoding the images again"
+                f"{entry}, a cache of decoded images, is damaged ({type(error).__name__}): "
+                "decoding the files again"
             )
     decoded = decode(paths, size, max_pixels)
     if decoded.broken:
@@ -264,20 +274,24 @@ MUCH = 0.2
 
 @dataclass
 class Doubts:
-    """Files that can be read, but whose images are of nearly one color or lose much to cropping."""
+    """Decoded files to warn about: images of nearly one color, and images with much cropped off."""
 
     flat: list[Path] = field(default_factory=list)
     cropped: list[Path] = field(default_factory=list)
 
     def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Record the doubtful files, given all images (N,C,S,S) and each image's cropped share."""
+        """Record the files to warn about.
+
+        `images` (N,C,S,S) are the images of all `paths`; `lost` (N,) is the share of each image's
+        area that was cropped off.
+        """
         values = images.flatten(2)
         contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
         self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        advice = ": if these are 16-bit files, rescale their values to 0 to 65,535"
+        advice = ": rescale the values of 16-bit files to 0 to 65,535"
         warn_of(self.flat, "image", "of nearly one color", advice)
         center = ": only the center square is read"
-        warn_of(self.cropped, "image", "cropped by more than a fifth", center)
+        warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)

@@ -1,7 +1,7 @@
 """Published data sets: CIFAR-10, CIFAR-100 and STL-10, each downloaded once, as a .tar.gz.
 
-Only the published archive, recognized by its MD5, is ever unpacked: a hostile archive is rejected
-before its headers are read.
+Only an archive with the published MD5 is unpacked, so a hostile archive is rejected before its
+headers are read.
 """
 
 import shutil
@@ -29,7 +29,7 @@ STALL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive; `members` are the files that are needed from its `folder`."""
+    """A published archive; `members` are the files to unpack from its folder `folder`."""
 
     title: str
     filename: str
@@ -43,9 +43,10 @@ class Archive:
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     """Return the folder that holds the archive's members, each with the right MD5.
 
-    Missing or damaged members are unpacked from the archive in config.root or, if config.download
-    is set, from an archive that is downloaded and then deleted. Other processes wait until the
-    members are there. Raise ValueError, with advice, if they cannot be obtained.
+    Unpack missing or damaged members from the archive in config.root. If the archive is missing,
+    too, and config.download is set, download the archive, and delete it afterwards. If another
+    process is unpacking the same members, wait until it has finished. Raise ValueError if members
+    are still missing.
     """
     root = Path(config.root)
     folder, local = root / archive.folder, root / archive.filename
@@ -56,14 +57,14 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     if not (has_archive or config.download):
         raise ValueError(
             f"cannot read {archive.title} from {folder.resolve()}: {', '.join(lacking)} missing or "
-            f"damaged\n  - data.download=true downloads it there ({archive.size})\n"
-            "  - data.root=FOLDER (or $VIT_TRAIN_DATA, for new runs) names the folder that "
+            f"damaged. Choose one:\n  - data.download=true downloads the files ({archive.size})\n"
+            "  - data.root=FOLDER (or, for new runs, $VIT_TRAIN_DATA) reads FOLDER, if it "
             f"holds {archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
-            "  - vit-train data=shapes needs no download: its data are built in"
+            "  - vit-train data=shapes draws built-in images, without a download"
         )
     root.mkdir(parents=True, exist_ok=True)
     lock = root / f".{archive.folder}.lock"
-    with exclusive(lock, f"another process is fetching {archive.title}: waiting"):
+    with exclusive(lock, f"waiting for another process that is fetching {archive.title}"):
         if missing(archive, root):  # unless another process has fetched them during the wait
             if not has_archive:
                 download(config.urls, local, archive.md5, archive.max_bytes)
@@ -82,10 +83,10 @@ def missing(archive: Archive, root: Path) -> list[str]:
 
 
 def unpack(archive: Archive, root: Path) -> None:
-    """Write the missing members below `root`, each complete or not at all.
+    """Unpack the archive's missing members below `root`, each completely or not at all.
 
-    Only the expected regular files are written, so that links, devices and paths that lead out of
-    the root have no effect.
+    Write only regular files with expected names. Links, devices and paths that lead out of `root`
+    therefore have no effect.
     """
     path, folder = root / archive.filename, root / archive.folder
     logger.info(f"unpacking {path}")
@@ -101,10 +102,10 @@ def unpack(archive: Archive, root: Path) -> None:
 
 
 def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
-    """Download `target` from the first of `urls` that delivers a file with this MD5.
+    """Download `target` from the first of `urls` that delivers a file with the MD5 `md5`.
 
-    Each mirror is tried twice. An incomplete download stays in `target`.part, and the next attempt
-    or call continues it. Raise ValueError if every mirror fails.
+    Each URL is tried twice. An incomplete download stays in `target`.part; the next try or call
+    continues it. Raise ValueError if every URL fails.
     """
     part = target.with_name(f"{target.name}.part")
     failures: dict[str, str] = {}
@@ -123,15 +124,15 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
     raise ValueError(
         f"could not download {target.name} from any of the {len(urls)} mirrors in data.urls\n"
         + "".join(f"  - {url}: {failure}\n" for url, failure in failures.items())
-        + f"You can also download it yourself to {target.resolve()} (MD5 {md5}); then run the same "
-        "command again"
+        + f"You can also download the file yourself to {target.resolve()} (MD5 {md5}), and then "
+        "run the same command again"
     )
 
 
 def append_rest(url: str, part: Path, max_bytes: int) -> None:
-    """Download the rest of a partial file, or all of it if the mirror cannot send only the rest.
+    """Append the rest of the file at `url` to `part`, or all of it if the server cannot resume.
 
-    Stop after `max_bytes`. Raise OSError if the mirror stops sending too early.
+    Stop after `max_bytes`. Raise OSError if the connection ends before the end of the file.
     """
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}
@@ -147,11 +148,13 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
             while file.tell() <= max_bytes and (chunk := response.read1(1 << 18)):
                 bar.update(file.write(chunk))
         if file.tell() < min(total, max_bytes):
-            raise OSError(f"cut off {total - file.tell():,} bytes before the end")
+            raise OSError(
+                f"the connection ended {total - file.tell():,} bytes before the end of the file"
+            )
 
 
 def load_cifar(config: Cifar10Config) -> Dataset:
-    """Load CIFAR-10 or CIFAR-100, downloading it first if config.download is set."""
+    """Load CIFAR-10 or CIFAR-100; download missing files first if config.download is set."""
     kind = CIFAR10 if config.class_count == 10 else CIFAR100
     archive = Archive(
         title=f"CIFAR-{config.class_count}",
@@ -187,7 +190,7 @@ UNLABELED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
 
 
 def load_stl10(config: Stl10Config) -> Dataset:
-    """Load 5,000 training images, or the 1,000 of one fold, and 8,000 test images.
+    """Load STL-10: 5,000 training images, or the 1,000 of config.fold, and 8,000 test images.
 
     With config.unlabeled, also map the unlabeled images into memory.
     """

@@ -1,6 +1,6 @@
 """The built-in data set `shapes`: bright figures on dark textured backgrounds, drawn from a seed.
 
-The class depends only on the figure's form: position, size, rotation, colors, background and
+The class of an image is the kind of its figure. Position, size, rotation, colors, background and
 distractors are drawn independently of the class. All drawing is done on batched tensors.
 """
 
@@ -42,7 +42,10 @@ ROTATION = math.pi / 8  # in either direction
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:
-    """Draw the built-in data; the test images use a separate seed."""
+    """Draw the training images and, from another seed, the test images, which also have masks.
+
+    Raise ValueError if the images do not fit into memory.
+    """
     size = config.image_size or config.own_size
     counts = config.train_images, config.test_images
     settings = "data.train_images={}, data.test_images={}, data.image_size={}"
@@ -61,9 +64,9 @@ def load_shapes(config: ShapesConfig) -> Dataset:
 def draw(
     count: int, image_size: int = 32, num_classes: int = 10, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw a set: images uint8 (N,3,S,S), balanced labels int64 (N,), object masks bool (N,S,S).
+    """Draw `count` images uint8 (N,3,S,S), balanced labels int64 (N,), figure masks bool (N,S,S).
 
-    The same arguments give the same set.
+    The same arguments give the same images.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randperm(count, generator=generator) % num_classes
@@ -77,9 +80,9 @@ def draw(
 
 
 def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Paint background, distractors, figure and grain, in this order.
+    """Draw background, distractors, figure and noise, in this order, for the labels (n,).
 
-    Return images uint8 (n,3,S,S) and masks bool (n,S,S) for the labels (n,).
+    Return images uint8 (n,3,S,S), and masks bool (n,S,S) of the figures.
     """
     canvas = _ground(len(labels), size, generator)
     for _ in range(4):  # short strokes, smaller than any object
@@ -93,12 +96,12 @@ def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[
 
 
 def _uniform(count: int, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Draw uniform numbers (n,1,1), which broadcast over pixels."""
+    """Draw `count` uniform random numbers in `low`…`high`, as (n,1,1) to broadcast over pixels."""
     return torch.rand(count, 1, 1, generator=generator) * (high - low) + low
 
 
 def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Draw a dark color with soft clouds and stripes: (n,3,S,S) in 0…1."""
+    """Draw dark backgrounds with soft clouds and stripes: (n,3,S,S), where 0 is black, 1 white."""
     color = torch.rand(count, 3, 1, 1, generator=generator) * 0.35
     clouds = torch.randn(count, 3, 5, 5, generator=generator) * 0.09
     canvas = color + torch.nn.functional.interpolate(
@@ -111,10 +114,12 @@ def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
 def _coordinates(
     count: int, size: int, rotation: float, radius: tuple[float, float], generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the pixel centers relative to a figure with random position, rotation and size.
+    """Return each pixel's coordinates relative to a figure with random position, rotation and size.
 
-    The result is u and v (v points down), both (n,S,S) in units of the figure's radius, and the
-    width of a pixel in the same unit (n,1,1). The circle with that radius stays inside the image.
+    Return u and v (n,S,S), in units of the figure's radius, with v pointing down, and the width of
+    a pixel (n,1,1) in the same unit. `rotation` is the largest angle in radians; `radius` is a
+    range, relative to the image's side. The circle around the figure, with its radius, lies inside
+    the image.
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)
@@ -127,12 +132,17 @@ def _coordinates(
 
 
 def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
-    """Return the covered share of each pixel, with an edge one pixel wide."""
+    """Return the share of each pixel that a figure covers: (n,S,S).
+
+    `distance` (n,S,S) is the distance of each pixel from the figure's edge, negative inside the
+    figure. `pixel` (n,1,1) is the width of a pixel. The figure's edge fades over the width of one
+    pixel.
+    """
     return (0.5 - distance / pixel).clamp_(0, 1)
 
 
 def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Draw each label's figure: (n,) → coverage (n,S,S)."""
+    """Place each label's figure at random; return the covered share of each pixel: (n,S,S)."""
     u, v, pixel = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
     distance = torch.empty_like(u)
     for label, figure in enumerate(FIGURES.values()):
@@ -144,7 +154,10 @@ def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
 def _paint(
     canvas: Tensor, coverage: Tensor, darkest: float, brightest: float, generator: torch.Generator
 ) -> Tensor:
-    """Paint one random color per image; the color's largest channel is in `darkest`…`brightest`."""
+    """Paint the covered share of each pixel; return the new canvas (n,3,S,S).
+
+    Each image gets one random color. The color's largest channel is in `darkest`…`brightest`.
+    """
     color = torch.rand(len(canvas), 3, 1, 1, generator=generator)
     peak = _uniform(len(canvas), darkest, brightest, generator).unsqueeze(1)
     color = (0.3 + 0.7 * color / color.amax(1, keepdim=True)) * peak

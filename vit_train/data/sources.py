@@ -1,4 +1,4 @@
-"""The loader of each data source, by the class of its settings; to add a source, add a loader."""
+"""The loader of each data source, by settings class; to add a source, add its loader here."""
 
 from collections.abc import Callable
 
@@ -18,5 +18,5 @@ LOADERS: dict[type, Callable[..., Dataset]] = {
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """Load the images; raise ValueError with advice for the user if that fails."""
+    """Load the data set that the config selects; raise ValueError if it cannot be loaded."""
     return registered(LOADERS, config)(config)

@@ -32,10 +32,10 @@ def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return N indices for labels (N,), with an equal number from each class, give or take one.
+    """Return N image indices in random order, equally many of each class, for labels (N,).
 
-    Images of a small class are repeated equally often, give or take one; a large class contributes
-    a random part of its images.
+    The numbers of images of any two classes differ by at most one. Images of a small class repeat,
+    each equally often, give or take one. From a large class, a random sample is taken.
     """
     classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
     counts = np.full(len(classes), len(labels) // len(classes))
@@ -54,10 +54,10 @@ ORDERS = {"shuffled": shuffled, "balanced": balanced}
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
-    processes, each makes its share of a batch: this process is `rank` of `ranks`. An incomplete
-    last batch is dropped (other epochs will include its images), unless the whole set is smaller
-    than one batch. `sampler` names one of ORDERS.
+    A batch holds images (B,C,S,S) float32, and labels (B,) or, with Mixup or CutMix, targets (B,K).
+    With several processes, process `rank` of `ranks` makes only its share of each batch. An
+    incomplete last batch is dropped; other epochs will include its images. A set smaller than
+    `batch_size` is a single, smaller batch. `sampler` names one of ORDERS.
     """
 
     def __init__(
@@ -93,10 +93,12 @@ class TrainBatches(DrawnBatches):
             yield self.draw(index, self.generator(epoch, number), epoch)
 
     def draw(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
-        """Make the random draws for this process's share of the batch of images at `index` (B,).
+        """Make the random draws of one batch for this process's share of the images.
 
-        Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
-        uint8 (b,C,S,S) themselves.
+        `index` (B,) selects the images of the whole batch. Return the draws, packed as (F,b): F
+        numbers for each of b images. With Mixup or CutMix, b includes the image that precedes the
+        share. If the data set does not fit on the device, also return the cropped images, uint8
+        (b,C,S,S).
         """
         # Each image is mixed with the one before it, so the image before this share is made, too;
         # the batch's first image is mixed with its last one (−1).
@@ -112,7 +114,10 @@ class TrainBatches(DrawnBatches):
     def drawn(
         self, index: Tensor, rng: np.random.Generator, epoch: int
     ) -> list[tuple[Tensor, ...]]:
-        """Make the random draws for each step of the augmentation, in the order of the steps."""
+        """Return the random draws of each augmentation step, in the steps' order, as tensors (B,).
+
+        `index` (B,) selects the images, and is itself the first entry.
+        """
         count, size, config = len(index), self.size, self.augment
         scale = config.crop_scale
         return [

@@ -1,1 +1,1 @@
-"""Training and evaluation. Depends on no particular data set or model, nor on Hydra or plotting."""
+"""Training and evaluation of any model on any data set, independent of Hydra and plotting."""

@@ -1,4 +1,4 @@
-"""Averages over training steps, for the training curves and for the weights."""
+"""Averages over training steps: of the measures for training curves, and of the weights."""
 
 import copy
 import time
@@ -12,9 +12,10 @@ from vit_train.engine.state import AveragesState
 
 
 class Averages:
-    """Sums kept on the device, so that the loop waits for the device only to log them.
+    """Means of measures over training images, and the training speed.
 
-    The tensors are never replaced, so that a CUDA graph can add to them.
+    The sums stay on the device, so that the loop waits for the device only to log. The tensors are
+    never replaced, so that a CUDA graph can add to them.
     """
 
     def __init__(self, measures: Sequence[str], device: torch.device) -> None:
@@ -33,11 +34,11 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude these `seconds`, which were not spent on training, from the speed."""
+        """Leave `seconds` that were not spent on training out of the training speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:
-        """Return the means and the images per second. This waits for the device."""
+        """Return each measure's mean, by name, and the images per second; wait for the device."""
         images = int(self.images)
         speed = images / (time.perf_counter() - self.started)
         means = (self.sums / images).tolist()  # NaN if all steps were left out
@@ -55,8 +56,7 @@ class Averages:
 class WeightAverage:
     """An exponential moving average of a model's weights (Polyak averaging).
 
-    The first averages are over fewer than 1/(1 − decay) steps, so that the random initialization is
-    soon forgotten.
+    In the first steps the decay is lower, so that the random initialization is soon forgotten.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -68,12 +68,15 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return the share of new weights in the averages after this step; steps count from 1."""
+        """Return the share of the current weights in the average after a step, counted from 1."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
-        """Move the averages towards the model's weights by the share `rate`, a scalar tensor."""
+        """Replace each average a with a + rate · (w − a), where w is the model's weight.
+
+        `rate` is a scalar tensor. BatchNorm's statistics are copied.
+        """
         moves = torch._foreach_sub(self.weights, self.averages)
         # In the averages' own type: otherwise each would need a launch of its own.
         torch._foreach_mul_(moves, rate.to(self.averages[0].dtype))

@@ -1,4 +1,4 @@
-"""Compiled training steps: torch.compile, and CUDA graphs on a GPU."""
+"""Compilation of training steps: torch.compile, and CUDA graphs on a GPU."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -16,19 +16,22 @@ MOST_MODELS = 256
 
 
 def compiles(setting: bool | str, device: torch.device) -> bool:
-    """Return True if training on this device is compiled, for compile=true, false or auto."""
+    """Return True if compile=`setting` (true, false or auto) compiles training on this device.
+
+    auto compiles only on a CUDA GPU.
+    """
     return device.type == "cuda" if setting == "auto" else bool(setting)
 
 
 def compile_model(
     model: nn.Module, objective: Objective, piece: Iterable[Tensor], precision: Precision
 ) -> bool:
-    """Compile the model's forward and backward in place; return False, with a warning, on failure.
+    """Compile the model's forward and backward in place; on failure, warn and return False.
 
     Run the compiled code at once on `piece`, a micro-batch of images and targets, because only a
     run reveals that a C++ compiler or Triton is missing. Leave weights, buffers and random states
-    unchanged. Evaluation does not use the compiled code: its batches have other shapes, and each
-    shape would have to be compiled again.
+    unchanged. Evaluation does not use the compiled code, because evaluation batches have other
+    shapes, and each shape would have to be compiled again.
     """
     devices = [precision.device] if precision.device.type == "cuda" else []
     torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
@@ -54,24 +57,26 @@ def compile_model(
 
 
 def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
-    """Compile the function that makes a batch; on failure, warn and return it uncompiled.
+    """Compile the function that makes a batch; on failure, warn and return the function as it is.
 
-    Uncompiled, strong augmentation takes over 300 kernels, each of which reads and writes all
-    pixels.
+    Without compilation, strong augmentation takes over 300 kernels, and each kernel reads and
+    writes all pixels.
     """
     compiled = torch.compile(make, dynamic=False)
     return compiled if works(lambda: compiled(*draws)) else make
 
 
 def works(compiled: Callable[[], object]) -> bool:
-    """Trigger compilation by a first call; return False, with a warning, if the call fails."""
+    """Call `compiled` once, which triggers compilation; on failure, warn and return False."""
     try:
         compiled()
         return True
     except torch.OutOfMemoryError:  # which training would meet, too
         raise
     except Exception as error:  # a compiler may raise anything; training works without it
-        logger.warning(f"cannot compile here ({reason(error)}); continuing without compiling")
+        logger.warning(
+            f"cannot compile the training step ({reason(error)}); continuing without compiling"
+        )
         return False
 
 
@@ -84,14 +89,15 @@ RECOVERS_SINCE = "2.13"
 
 
 class GraphedStep:
-    """Copies tensors, of the same shapes in every call, to the device and calls `function` on them.
+    """Calls `function` on tensors copied to the device; on a GPU, replays a CUDA graph of the work.
 
-    With `replay`, on a GPU, the function's work is captured after the first few calls, and then
-    replayed with a single launch. Without it, a call takes several hundred launches, each of which
-    costs the CPU more time than the GPU needs for the arithmetic. The function must therefore do
-    all its work on the device, without waiting for the device, and keep its results in tensors that
-    are never moved. If this work cannot be captured, a warning gives the reason, and the function
-    is called as before.
+    Every call must pass tensors of the same shapes. With `replay`, on a GPU, the first WARM_UP
+    calls are normal calls. Then the function's work is captured in a CUDA graph, and each call
+    replays the graph with a single launch. A normal call takes several hundred launches, each of
+    which costs the CPU more time than the GPU needs for the arithmetic. For the capture, the
+    function must do all its work on the device, without waiting for the device, and keep its
+    results in tensors that are never moved. If the capture fails, a warning gives the reason, and
+    all calls stay normal.
     """
 
     def __init__(
@@ -118,7 +124,7 @@ class GraphedStep:
             self.function(*self.moved(inputs))
 
     def moved(self, inputs: Iterable[Tensor]) -> list[Tensor]:
-        """Return the inputs on the device; copies to a GPU are made from pinned memory."""
+        """Copy the inputs to the device; use pinned memory for copies to a GPU."""
         if self.device.type == "cuda":
             inputs = (each.pin_memory() for each in inputs)
         return [each.to(self.device, non_blocking=True) for each in inputs]
@@ -131,7 +137,10 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(self.side_stream)
 
     def capture(self, inputs: tuple[Tensor, ...]) -> None:
-        """Capture the function's work on buffers for these inputs, without executing it."""
+        """Capture the function's work in a CUDA graph, without executing it.
+
+        The graph reads its inputs from buffers of the same shapes as `inputs`.
+        """
         self.buffers = self.moved(packed(inputs))
         gc.collect()  # an earlier run's memory cannot be freed during the capture
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
@@ -157,7 +166,7 @@ class GraphedStep:
 
 
 def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Concatenate all tensors of each type, so that each type needs only one copy."""
+    """Concatenate all tensors of the same type, so that each type needs only one copy."""
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor.flatten())
@@ -165,7 +174,7 @@ def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def unpacked(buffers: Iterable[Tensor], like: Iterable[Tensor]) -> list[Tensor]:
-    """Return views of the packed buffers, in the order and the shapes of the tensors `like`."""
+    """Return views of the packed buffers in the order and shapes of the tensors `like`."""
     rest = {buffer.dtype: buffer for buffer in buffers}
     views = []
     for tensor in like:

@@ -1,4 +1,7 @@
-"""Settings of training; torch-free, so that a bad value is rejected at once."""
+"""Settings of training.
+
+Commands can reject a bad value at once, because this module does not import PyTorch.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,7 +10,9 @@ from vit_train.base.setting import Settings, setting
 
 # The largest machines have 8 GPUs; mps is Apple's GPU, on which nothing has been tested yet.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
-DEVICE_TEXT = "auto (a GPU if there is one), cpu, cuda, one GPU of several (cuda:1) or mps (Apple)."
+DEVICE_TEXT = (
+    "auto (a CUDA GPU, if there is one, or the CPU), cpu, cuda, cuda:0 to cuda:7, or mps (Apple)."
+)
 # True to compile, false not to; auto: only on a GPU.
 COMPILE = ("auto", True, False)
 TRACKERS = ("trackio", "wandb", "mlflow")
@@ -16,9 +21,9 @@ PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 
 @dataclass
 class OptimConfig(Settings):
-    """The learning rate: a linear warm-up, then a decay from `lr` to `min_lr`.
+    """Settings common to all optimizers; `name` selects the optimizer.
 
-    `name` selects the optimizer.
+    The learning rate rises linearly to `lr` during the warm-up, and then decays to `min_lr`.
     """
 
     group: ClassVar[str] = "optim"
@@ -27,28 +32,30 @@ class OptimConfig(Settings):
     lr: float = setting(1e-3, "The peak learning rate.", above=0)
     schedule: str = setting(
         "cosine",
-        "The decay after the warm-up: cosine, linear, wsd (constant, then a decay in the last "
-        "fifth), constant, step (divided by 10 at half and at three quarters), or one that "
-        "your module registers.",
+        "Schedule of the learning rate after the warm-up: cosine, linear, wsd (constant, then a "
+        "decay in the last fifth of the steps), constant, step (divided by 10 after half and "
+        "after three quarters of the steps), or a schedule that your module registers.",
     )
     min_lr: float = setting(
         0.0, "The learning rate at the end of the decay, at most optim.lr.", at_least=0
     )
-    warmup_epochs: float = setting(1.0, "Epochs of linear warm-up to the peak.", at_least=0)
+    warmup_epochs: float = setting(
+        1.0, "Epochs of linear warm-up to optim.lr, at most half of the run.", at_least=0
+    )
     lr_every: str = setting(
         "step",
-        "Change the learning rate after every step or after every epoch (as often done with "
-        "PyTorch's schedulers).",
+        "step: change the learning rate after every step; epoch: after every epoch, as often done "
+        "with PyTorch's schedulers.",
         choices=("step", "epoch"),
     )
     clip_norm: float | None = setting(
-        1.0, "Largest norm of the gradient; null: no clipping.", above=0
+        1.0, "Clip the gradient to at most this norm; null: no clipping.", above=0
     )
     layer_decay: float | None = setting(
         None,
-        "For fine-tuning, layer-wise decay: each block's learning rate is this factor times the "
-        "next block's, and the patch embedding has the smallest (BEiT, MAE: 0.65 to 0.75); null: "
-        "one rate for all.",
+        "Layer-wise decay for fine-tuning: the learning rate of each layer, from the last block "
+        "back to the patch embedding, is this factor times the next layer's (BEiT, MAE: 0.65 to "
+        "0.75); null: the same rate for all layers.",
         above=0,
         at_most=1,
     )
@@ -67,17 +74,19 @@ class AdamWConfig(OptimConfig):
     name: str = "adamw"
     weight_decay: float = setting(
         0.05,
-        "Weight decay of matrices; biases, LayerNorms, the class token and positions are not "
-        "decayed.",
+        "Weight decay of linear and convolution weights. Biases, LayerNorms, the class token and "
+        "positions are not decayed, unless optim.decay_all is true.",
         at_least=0,
     )
     decay_all: bool = setting(
         False,
         "Also decay biases, LayerNorms, the class token and positions, as PyTorch's AdamW does.",
     )
-    beta1: float = setting(0.9, "Decay rate of the gradient's moving average.", at_least=0, below=1)
+    beta1: float = setting(
+        0.9, "Decay rate of the moving average of gradients.", at_least=0, below=1
+    )
     beta2: float = setting(
-        0.999, "Decay rate of the squared gradient's moving average.", at_least=0, below=1
+        0.999, "Decay rate of the moving average of squared gradients.", at_least=0, below=1
     )
 
 
@@ -86,7 +95,9 @@ class MuonConfig(AdamWConfig):
     """Muon (Jordan et al. 2024) for the matrices of the blocks, and AdamW for all other weights."""
 
     name: str = "muon"
-    momentum: float = setting(0.95, "Momentum of the matrices' gradients.", at_least=0, below=1)
+    momentum: float = setting(
+        0.95, "Momentum of the matrices that Muon trains.", at_least=0, below=1
+    )
 
 
 @dataclass
@@ -96,7 +107,7 @@ class SgdConfig(OptimConfig):
     name: str = "sgd"
     lr: float = setting(0.05, "The peak learning rate.", above=0)
     weight_decay: float = setting(5e-4, "L2 penalty on linear and convolution weights.", at_least=0)
-    momentum: float = setting(0.9, "Momentum of the gradient.", at_least=0, below=1)
+    momentum: float = setting(0.9, "Nesterov momentum; 0: none.", at_least=0, below=1)
 
 
 OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
@@ -114,7 +125,7 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 class CheckpointConfig(Settings):
     """Settings of checkpoints, which are saved after epochs and when a run is stopped.
 
-    Some epochs are not saved if saving all epochs would take more than 1 % of the time.
+    Some epochs are not saved if saving all epochs would take more than 1 % of the run's time.
     """
 
     group: ClassVar[str] = "checkpoint"
@@ -122,52 +133,57 @@ class CheckpointConfig(Settings):
     metric: str = setting(
         "auto",
         "The validation metric that selects the best epoch: acc (accuracy), balanced_acc "
-        "(mean of the classes' accuracies) or loss. auto: balanced_acc with uneven classes, "
-        "task.class_weights or data.sampler=balanced; loss for tasks without labels; "
-        "otherwise acc.",
+        "(mean of the classes' accuracies) or loss. auto: loss for tasks without labels; "
+        "balanced_acc if one class has at least three times as many images as another, or with "
+        "task.class_weights or data.sampler=balanced; otherwise acc.",
         choices=("auto", "acc", "balanced_acc", "loss"),
     )
     every_steps: int | None = setting(
-        None, "Also save after this many steps; null: only after epochs.", at_least=1
+        None,
+        "Number of steps between additional checkpoints; null: checkpoints only after epochs.",
+        at_least=1,
     )
     every_minutes: float | None = setting(
-        None, "Also save after this many minutes; null: only after epochs.", above=0
+        None,
+        "Number of minutes between additional checkpoints; null: checkpoints only after epochs.",
+        above=0,
     )
     keep: int = setting(
         1,
-        "Number of older checkpoints to keep beside last.safetensors, in case it is damaged. "
-        "If epochs are short, only some are saved; to save at regular intervals, set "
-        "every_steps=.",
+        "Number of older checkpoints to keep beside last.safetensors, in case that file is "
+        "damaged. If epochs are short, not every epoch is saved; to save at regular intervals, "
+        "set checkpoint.every_steps=.",
         at_least=0,
     )
     keep_every: int | None = setting(
         None,
-        "Also keep the checkpoint of every so many epochs, such as epoch-10.safetensors; "
-        "null: none of them.",
+        "Number of epochs between checkpoints that are never deleted, such as "
+        "epoch-10.safetensors; null: no such checkpoints.",
         at_least=1,
     )
     on_error: str = setting(
         "stop",
-        "If the disk is full or fails: stop, or continue training and try again at the next "
-        "checkpoint. In either case, the run fails if its last checkpoint cannot be saved.",
+        "If a checkpoint cannot be saved, for example on a full disk: stop, or continue training "
+        "and try again at the next checkpoint. In either case, the run fails if its last "
+        "checkpoint cannot be saved.",
         choices=("stop", "continue"),
     )
 
 
 @dataclass
 class DistributedConfig(Settings):
-    """Several processes that train one model, started by torchrun."""
+    """Settings for training one model in several processes, started by torchrun."""
 
     group: ClassVar[str] = "distributed"
 
     timeout_s: float = setting(
-        600, "Seconds to wait for the other processes before ending with an error.", above=0
+        600, "Seconds to wait for the other processes before the run ends with an error.", above=0
     )
 
 
 @dataclass
 class LoopConfig(Settings):
-    """Length, batch sizes and limits of the training loop."""
+    """Settings of the training loop: its length, batch sizes and limits."""
 
     group: ClassVar[str] = "train"
 
@@ -181,9 +197,10 @@ class LoopConfig(Settings):
     batch_size: int = setting(64, "Images per optimizer step.", at_least=1)
     micro_batch: int | None = setting(
         None,
-        "Images computed at once; their gradients are summed. null: the fastest number for "
-        "the device. A model with BatchNorm always processes the entire batch, because it "
-        "needs the batch's statistics.",
+        "Images processed at once (a micro-batch); the gradients of a step's micro-batches are "
+        "summed. null: 16 on a CPU (up to 64 in bf16), otherwise the whole batch. A model with "
+        "BatchNorm always processes the whole batch, because BatchNorm needs the statistics of "
+        "the batch.",
         at_least=1,
     )
     eval_batch_size: int = setting(256, "Images per batch in validation and testing.", at_least=1)
@@ -195,8 +212,8 @@ class LoopConfig(Settings):
     )
     ema_decay: float | None = setting(
         None,
-        "Decay of an exponential moving average of the weights, which is then evaluated; "
-        "null: no average.",
+        "Decay of an exponential moving average of the weights. If set, the averaged weights are "
+        "evaluated. null: no average.",
         above=0,
         below=1,
     )
@@ -211,13 +228,18 @@ class LoopConfig(Settings):
     )
     max_minutes: float | None = setting(
         None,
-        "Stop with a checkpoint after this many minutes, for job queues with a time limit.",
+        "Save a checkpoint and stop after this many minutes, for job queues with a time limit; "
+        "null: no limit.",
         above=0,
     )
     on_nonfinite: str = setting(
         "stop",
-        "If a loss or gradient is NaN or infinite: stop, or skip the step. Checked at each "
-        "point of the training curves, to avoid waiting for a GPU after each step.",
+        "If the loss or gradient of a step is NaN or infinite: stop the run, or skip the step. The "
+        "check is made only at each point of the training curves, because it waits for the GPU.",
         choices=("stop", "skip"),
     )
-    max_skips: int = setting(10, "The run stops after skipping more steps than this.", at_least=0)
+    max_skips: int = setting(
+        10,
+        "With train.on_nonfinite=skip, the run stops after more skipped steps than this.",
+        at_least=0,
+    )

@@ -1,8 +1,9 @@
 """Training of one model in several processes, each computing its share of every batch.
 
 The number of processes affects results only by rounding: the batch size in the config covers all
-processes, and gradients and results are summed over the whole batch. The model is not wrapped: a
-single message sums all gradients of a step, once they are computed.
+processes, and gradients and results are summed over the whole batch. The model is not wrapped in
+DistributedDataParallel. Instead, one all-reduce per step sums all gradients, once they are
+computed.
 """
 
 import contextlib
@@ -24,12 +25,12 @@ Content = TypeVar("Content")
 
 
 class ProcessLost(ValueError):
-    """An exchange with the other processes failed, so this process cannot continue."""
+    """Communication with the other training processes failed, so this process cannot continue."""
 
 
 @contextlib.contextmanager
 def exchanging() -> Iterator[None]:
-    """Raise ProcessLost if an exchange between processes fails within the block."""
+    """Raise ProcessLost if communication between processes fails within the block."""
     try:
         yield
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # an error of earlier work on the GPU
@@ -37,12 +38,15 @@ def exchanging() -> Iterator[None]:
     except RuntimeError as error:
         raise ProcessLost(
             "another training process has ended, or did not respond within "
-            f"distributed.timeout_s: {reason(error)}"
+            f"distributed.timeout_s seconds: {reason(error)}"
         ) from error
 
 
 class Processes:
-    """This process, number `rank` of `count`. A single process never communicates."""
+    """Communication of this process, number `rank` (from 0) of `count`, with the other processes.
+
+    A single process never communicates.
+    """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
@@ -50,7 +54,7 @@ class Processes:
         self.is_main = rank == 0
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor with its sum over all processes."""
+        """Replace a tensor, in place, with its sum over all processes."""
         if self.count > 1:
             with exchanging():
                 dist.all_reduce(tensor)
@@ -84,7 +88,10 @@ class Processes:
                     dist.broadcast(tensor, src=0)
 
     def broadcast(self, content: Content) -> Content:
-        """Return, in every process, the main process's content: plain values and CPU tensors."""
+        """Return the main process's `content` in every process.
+
+        `content` consists of plain values and CPU tensors.
+        """
         if self.count == 1:
             return content
         box: list[Any] = [content if self.is_main else None]
@@ -97,7 +104,7 @@ ALONE = Processes()
 
 
 def join_processes(device: torch.device, config: DistributedConfig) -> Processes:
-    """Join the other processes that torchrun started, if any; each process uses its own GPU.
+    """Connect this process with the others that torchrun started, if any, and select its GPU.
 
     Raise ValueError if there are too few GPUs, or if the other processes cannot be reached.
     """
@@ -106,14 +113,14 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
         return ALONE
     if device.type == "cuda":
         if device.index is not None:
-            raise ValueError(f"device={device} is one GPU for several processes: use device=cuda")
+            raise ValueError(f"device={device} is one GPU for {count} processes: use device=cuda")
         number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
             number = 0  # a launcher may show each process only its own GPU
         if number >= gpus:
             raise ValueError(
-                f"process {number} of this machine has no GPU of its own: start at most {gpus} "
-                "with --nproc-per-node"
+                f"process {number} on this machine has no GPU of its own: set torchrun's "
+                f"--nproc-per-node to at most {gpus}, the number of GPUs"
             )
         torch.cuda.set_device(number)
     try:
@@ -139,7 +146,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
 
 
 def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return zeros in the shape of each tensor, as views of one tensor, and that tensor."""
+    """Make a flat tensor of zeros; return views of it in the shapes of `like`, and the tensor."""
     multiple = 64  # so that each view begins at a full vector of the device
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)

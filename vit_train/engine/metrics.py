@@ -32,7 +32,7 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> Integers:
-        """Return the class with the highest logit, (N,); among equal logits, the first."""
+        """Return the class with the highest logit, (N,); for equal logits, the first such class."""
         return self.logits.argmax(axis=1)  # type: ignore[no-any-return]
 
     @cached_property
@@ -47,10 +47,10 @@ class Predictions:
 
     @cached_property
     def ranks(self) -> Integers:
-        """Return the rank of the true class in `top`, counted from 0, (N,).
+        """Return the rank of each image's true class by logit, (N,); the highest logit has rank 0.
 
-        If the true class's logit is NaN, it ranks last. Any other class with a NaN logit ranks
-        above the true class.
+        Among equal logits, the class with the lower number ranks first, as in `top`. A NaN logit of
+        the true class ranks last; a NaN logit of another class ranks above the true class.
         """
         own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
         later = np.arange(self.classes) > label  # of equal logits the first class comes first
@@ -59,16 +59,16 @@ class Predictions:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Return True where the predicted class is the true one, (N,)."""
+        """Return True for each image whose predicted class is the true class: bool (N,)."""
         return self.ranks == 0  # type: ignore[no-any-return]
 
     def counts(self, classes: Integers) -> Integers:
-        """Count the images of each class, given one class per image: (K,)."""
+        """Return how often each class occurs in `classes`: (K,)."""
         return np.bincount(classes, minlength=self.classes)
 
     @property
     def hits(self) -> Integers:
-        """Count the correct predictions of each class, (K,)."""
+        """Return the number of correctly predicted images of each class: (K,)."""
         return self.counts(self.labels[self.correct])
 
     def top(self, count: int) -> Integers:
@@ -83,13 +83,13 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def of_label(values: Floats, labels: Integers) -> Floats:
-    """Return the value of each row's label, (N,), from values (N,K) and labels (N,)."""
+    """Return values[i, labels[i]] for each row i: (N,), from values (N,K) and labels (N,)."""
     return np.take_along_axis(values, labels[:, None], axis=1)[:, 0]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over a whole split. The best epoch is the one with the highest `score`."""
+    """Results for a whole split of `count` images; the best epoch has the highest `score`."""
 
     count: int
     loss: float
@@ -159,26 +159,30 @@ Z = 1.959964
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a proportion (1927): its center, and its half-width / Z."""
+    """Return the center, and the half-width divided by Z, of Wilson's 95 % interval (1927).
+
+    `share` is the proportion, measured on `count` images.
+    """
     center = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
     spread = math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     return center, spread / (1 + Z * Z / count)
 
 
 def wilson_interval(successes: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a proportion; unlike ±z·σ, it stays within 0…1."""
+    """Return Wilson's 95 % interval of the proportion successes / count, always within 0…1."""
     center, spread = wilson(successes / count, count)
     return max(0.0, center - Z * spread), min(1.0, center + Z * spread)
 
 
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of several runs' accuracies on the same `count` images.
+    """Return the 95 % interval of the mean accuracy of several runs, tested on the same images.
 
-    The interval covers the variation between seeds and between test images. All runs are tested on
-    the same images, so only the variance due to the seeds is divided by the number of runs, not the
-    variance due to the images (Wilson's). The variance due to the seeds is estimated from a few
-    runs, so the interval uses Student's t, with the degrees of freedom of Satterthwaite (1946). If
-    all runs agree, the result is Wilson's interval.
+    `shares` are the runs' accuracies on `count` images. The interval covers the variation between
+    seeds and between test images. The variance due to the seeds is divided by the number of runs.
+    The variance due to the images (Wilson's) is not, because all runs are tested on the same
+    images. The variance due to the seeds is estimated from a few runs, so the interval uses
+    Student's t, with the degrees of freedom of Satterthwaite (1946). If all accuracies are equal,
+    the result is Wilson's interval.
     """
     center, spread = wilson(mean(shares), count)
     seeds = variance(shares) / len(shares)
@@ -203,7 +207,7 @@ def student_quantile(freedom: float, share: float = 0.95) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """The differences between two classifiers' predictions for the same images."""
+    """A comparison of two classifiers by their predictions for the same images."""
 
     images: int
     # The numbers of images that only the first, and only the second, gets right.
@@ -218,7 +222,7 @@ class Paired:
 
     @property
     def difference(self) -> float:
-        """Return the accuracy of the first minus that of the second."""
+        """Return the accuracy of the first classifier minus the accuracy of the second."""
         return (self.only_first - self.only_second) / self.images
 
     @property
@@ -231,10 +235,10 @@ class Paired:
 
     @property
     def p_value(self) -> float:
-        """Return the probability of a difference at least this large if both are equally good.
+        """Return the p-value of the difference by the exact two-sided test of McNemar (1947).
 
-        This is the exact two-sided test of McNemar (1947): each image that only one classifier gets
-        right is a coin toss.
+        The p-value is the probability of a difference at least this large between two equally good
+        classifiers: each image that only one classifier gets right is then a coin toss.
         """
         tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
         logs = [

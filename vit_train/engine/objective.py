@@ -1,4 +1,4 @@
-"""The training loop's objective, the batches that the loop reads, and evaluation on a split."""
+"""Interfaces of training objectives and training batches; evaluation of a model on a split."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol
@@ -16,7 +16,7 @@ Forward = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A training objective. A batch is (images, targets); each objective defines its targets."""
+    """Interface of a training objective, which defines the targets in a batch (images, targets)."""
 
     # The names of a training step's measures; the first is minimized.
     measures: ClassVar[tuple[str, ...]]
@@ -34,14 +34,14 @@ class Objective(Protocol):
         """Return the values that `evaluation` needs for each image: (B,K) float32."""
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
-        """Return the results of a whole split from its sample outputs, (N,K) float64."""
+        """Return the results of a whole split from its images' `sample_outputs`: (N,K) float64."""
 
 
 Batch = tuple[Tensor, Tensor]
 
 
 class TrainLoader(Protocol):
-    """The training data for the loop; see `vit_train.data.batches.DrawnBatches`."""
+    """Interface of the training batches; `vit_train.data.batches.DrawnBatches` implements it."""
 
     @property
     def batch_size(self) -> int:
@@ -66,7 +66,7 @@ def evaluate(
     workers: Workers = ONE_WORKER,
     processes: Processes = ALONE,
 ) -> Evaluation:
-    """Evaluate the model on every batch; nothing is copied from the device until the end.
+    """Evaluate the model on all batches; keep its outputs on the device until the last batch.
 
     With several processes, `batches` holds this process's share of the images, and every process
     gets the result for the whole split.

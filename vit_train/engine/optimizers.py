@@ -58,9 +58,10 @@ def make_adamw(
 def groups_of(
     model: nn.Module, other_decay: float, elsewhere: Collection[nn.Parameter] = ()
 ) -> list[dict[str, Any]]:
-    """Return two groups: linear and convolution weights, and all others, with `other_decay`.
+    """Return two parameter groups: linear and convolution weights, and all other weights.
 
-    Together, the groups contain all trained weights except those in `elsewhere`.
+    `other_decay` is the weight decay of the second group. The groups contain all trained weights
+    except those in `elsewhere`.
     """
     own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
     matrices = {
@@ -79,7 +80,7 @@ class SGD(torch.optim.SGD, Optimizer):
 
 
 def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
-    """Return SGD for all trained weights; it decays only linear and convolution weights."""
+    """Return SGD for all trained weights, with weight decay for linear and convolution weights."""
     sgd = SGD(
         groups_of(model, other_decay=0.0),
         lr=config.lr,
@@ -104,9 +105,10 @@ ADAMW_RMS = 0.2
 class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices (A,B).
 
-    `weights` maps each weight to the number of matrices stacked in its rows, such as three in the
-    joint projection to queries, keys and values. The results equal those of torch.optim.Muon with
-    adjust_lr_fn="match_rms_adamw" on each matrix, but a CUDA graph can replay this class's steps.
+    `weights` maps each weight to the number of matrices that are stacked in its rows. The joint
+    projection to queries, keys and values, for example, stacks three. The results equal those of
+    torch.optim.Muon with adjust_lr_fn="match_rms_adamw" on each matrix, but a CUDA graph can replay
+    the steps of this class.
     """
 
     moments = frozenset({"momentum_buffer"})
@@ -148,10 +150,10 @@ class Muon(Optimizer):
             torch._foreach_add_(weights, steps)
 
     def make_orthogonal(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
-        """Make all matrices in the steps nearly orthogonal, and scale them like AdamW's steps.
+        """Make all matrices in `steps` nearly orthogonal, and scale them like the steps of AdamW.
 
-        Matrices with more rows than columns are transposed first; those of the same shape are
-        computed together.
+        Change `steps` in place. Matrices with more rows than columns are transposed first. All
+        matrices of the same shape are computed together.
         """
         stacks: dict[torch.Size, list[Tensor]] = {}
         for weight, step in zip(weights, steps, strict=True):
@@ -163,7 +165,7 @@ class Muon(Optimizer):
             torch._foreach_copy_(stack, scaled.split([len(matrices) for matrices in stack]))
 
     def computed(self, stack: Tensor) -> Tensor:
-        """Return nearly orthogonal matrices close to the `stack` (n,A,B), using all workers."""
+        """Return nearly orthogonal matrices close to `stack`, (n,A,B), computed by all workers."""
         dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
         orthogonal = partial(newton_schulz, dtype=dtype)
         return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))
@@ -172,8 +174,9 @@ class Muon(Optimizer):
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return nearly orthogonal matrices close to `matrices`: (n,A,B) → (n,A,B), A ≤ B.
 
-    For M = U Σ Vᵀ the result is U Σ' Vᵀ: singular values above 0.3 % of M's norm become about 0.7
-    to 1.2, and smaller ones become less. The result is computed in `dtype`; bf16 is precise enough.
+    For M = U Σ Vᵀ the result is U Σ' Vᵀ. Singular values above 0.3 % of M's norm become about 0.7
+    to 1.2; smaller singular values become less than 0.7. The result is computed in `dtype`; bf16 is
+    precise enough.
     """
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)
@@ -185,10 +188,10 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
-    """Return Muon for the matrices of the model's blocks, and AdamW for everything else.
+    """Return Muon for the matrices of the model's blocks, and AdamW for all other trained weights.
 
-    If the blocks are frozen, return AdamW alone. Raise ValueError for a model without such
-    matrices.
+    If the blocks are frozen, return only AdamW. Raise ValueError for a model without linear layers
+    in blocks.
     """
     blocks = block_matrices(model)
     if not blocks:
@@ -201,9 +204,9 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
 
 
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Map the weight of each linear layer in the model's blocks to the number of matrices in it.
+    """Map the weight of each linear layer in the model's blocks to its number of stacked matrices.
 
-    The number is the layer's attribute `stacked`, or 1.
+    The number is the layer's attribute `stacked` or, without this attribute, 1.
     """
     return {
         cast(nn.Parameter, layer.weight): getattr(layer, "stacked", 1)

@@ -1,4 +1,4 @@
-"""The device, and the number format for matrix products."""
+"""The choice of the device, and of the number format for matrix products."""
 
 import ctypes
 import math
@@ -18,15 +18,18 @@ CORES = torch.get_num_threads()
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called `name`; raise ValueError if this machine lacks it."""
+    """Return the device called `name`; raise ValueError if this machine does not have that device.
+
+    "auto" means a CUDA GPU or, if there is none, the CPU.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
     if found[device.type] <= (device.index or 0):
         raise ValueError(
-            f"device={name}, but PyTorch finds {counted(found[device.type], 'such GPU')} here: use "
-            "device=cpu or device=auto"
+            f"device={name}, but PyTorch finds {counted(found[device.type], 'such GPU')} on this "
+            "machine: use device=cpu or device=auto"
         )
     if device.index is not None:
         torch.cuda.set_device(device)
@@ -40,7 +43,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Return True for a device that computes bf16 products natively, and for every CPU."""
+    """Return True for a CUDA GPU that computes bf16 products natively, and for every CPU."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu"
@@ -58,7 +61,7 @@ class Precision:
 
     @property
     def has_bf16(self) -> bool:
-        """Return True if this precision allows bf16 products and the device supports bf16."""
+        """Return True if the precision is bf16 or fp16 and the device computes in bf16."""
         return self.name in ("bf16", "fp16") and computes_in_bf16(self.device)
 
     def autocast(self) -> torch.autocast:
@@ -70,9 +73,9 @@ class Precision:
 
 
 def choose_algorithms(deterministic: bool) -> None:
-    """Choose PyTorch's algorithms for training on a GPU.
+    """Turn PyTorch's deterministic algorithms on or off.
 
-    Deterministic algorithms compute the same bits in every run, at some cost in speed.
+    On a GPU, deterministic algorithms compute the same bits in every run, at some cost in speed.
     """
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -82,8 +85,8 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step instead of returning it to the system.
 
     By default, glibc returns the activations' memory after every step. Getting the memory back
-    costs some 50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. On systems
-    without glibc this function does nothing.
+    causes some 50,000 page faults: 7–20 % of the training time for images of 32×32, up to 39 % for
+    96×96. On systems without glibc, do nothing.
     """
     if platform.libc_ver()[0] == "glibc":
         libc, (m_trim_threshold, m_mmap_max) = ctypes.CDLL(None), (-1, -4)  # <malloc.h>
@@ -92,12 +95,12 @@ def keep_freed_memory() -> None:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return all BatchNorms; a model with BatchNorms must process whole batches."""
+    """Return all BatchNorm layers; a model with such layers must process whole batches."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 def statistics_of(model: nn.Module) -> list[Tensor]:
-    """Return the running statistics of all BatchNorms."""
+    """Return the running statistics of all BatchNorm layers."""
     return [statistic for norm in batch_norms(model) for statistic in norm.buffers()]
 
 
@@ -111,16 +114,16 @@ SECONDS, FEWEST_ROUNDS = 0.1, 3
 
 
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
-    """Return the named precision, and turn PyTorch's use of TF32 on or off to match.
+    """Return the precision called `name`, and turn PyTorch's use of TF32 on or off to match.
 
-    `name` is fp32, tf32, bf16, fp16 or auto, which selects the fastest of bf16, fp16 and fp32 on
-    this device. Raise ValueError for a precision that the device does not support.
+    `name` is fp32, tf32, bf16, fp16 or auto. "auto" selects the fastest of bf16, fp16 and fp32 for
+    this model on this device. Raise ValueError for a precision that the device does not support.
     """
     return set_precision(fastest(device, model) if name == "auto" else name, device)
 
 
 def fastest(device: torch.device, model: nn.Module) -> str:
-    """Return the name of the precision in which training is fastest."""
+    """Return the name of the precision in which the model trains fastest: bf16, fp16 or fp32."""
     if device.type == "cpu":
         return "bf16" if bf16_speedup(model) >= LEAST_SPEEDUP else "fp32"
     if computes_in_bf16(device):
@@ -132,9 +135,10 @@ def fastest(device: torch.device, model: nn.Module) -> str:
 
 
 def set_precision(name: str, device: torch.device) -> Precision:
-    """Return the named precision, and turn PyTorch's use of TF32 on or off to match.
+    """Return the precision called `name` (not auto), and turn PyTorch's use of TF32 on or off.
 
-    Raise ValueError for a precision that the device does not support.
+    PyTorch uses TF32 only for the precision tf32. Raise ValueError for a precision that the device
+    does not support.
     """
     require_precision(name, device)
     # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
@@ -146,13 +150,11 @@ def set_precision(name: str, device: torch.device) -> Precision:
 def require_precision(name: str, device: torch.device) -> None:
     """Raise ValueError if the device does not support the named precision."""
     if name in ("fp16", "tf32") and device.type != "cuda":
-        raise ValueError(
-            f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16 here"
-        )
+        raise ValueError(f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16")
 
 
 def bf16_speedup(model: nn.Module) -> float:
-    """Return the speedup of bf16 over fp32 in a model's largest product on this CPU.
+    """Return the speedup of bf16 over fp32 on this CPU, for the largest linear layer of a model.
 
     The speedup is measured once per process, with as many threads as a worker has. The CPU's
     instruction set does not predict the speedup: with AVX512_BF16, products take half the time on
@@ -165,10 +167,10 @@ def bf16_speedup(model: nn.Module) -> float:
 
 @cache
 def product_speedup(outputs: int, inputs: int, threads: int) -> float:
-    """Return the speedup of bf16 over fp32 in a linear layer's products.
+    """Return the speedup of bf16 over fp32 in the products of a linear layer.
 
-    Both precisions are timed alternately for a tenth of a second. The fastest time of each counts,
-    because other programs slow down only some of the products.
+    Both precisions are timed in turn for a tenth of a second. For each precision, the shortest time
+    counts, because other programs slow down only some of the products.
     """
     outputs, inputs = min(outputs, WIDEST), min(inputs, WIDEST)
     rows = max(FEWEST_ROWS, min(ROWS, MULTIPLICATIONS // (outputs * inputs)))
@@ -188,7 +190,7 @@ def product_speedup(outputs: int, inputs: int, threads: int) -> float:
 
 
 def seconds_of(x: Tensor, weight: Tensor) -> float:
-    """Time a linear layer's products, forward and backward, for x (R,I) and weight (O,I)."""
+    """Time the forward and backward products of a linear layer, for x (R,I) and weight (O,I)."""
     began = time.perf_counter()
     y = x @ weight.T
     _ = y @ weight, y.T @ x

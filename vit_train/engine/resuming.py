@@ -1,4 +1,4 @@
-"""A trainer's state: save it, restore it to resume the run, or start another run from it."""
+"""Save a trainer's state, and resume or extend a run from a saved state."""
 
 import time
 
@@ -9,7 +9,7 @@ from vit_train.engine.trainer import Trainer
 
 
 def state_of(trainer: Trainer) -> TrainerState:
-    """Return everything that training changes; raise NonFinite after a NaN or infinite loss.
+    """Return the trainer's state; raise NonFinite if a NaN or infinite loss must end the run.
 
     The state's tensors are not copies: later steps change them.
     """
@@ -38,7 +38,7 @@ def state_of(trainer: Trainer) -> TrainerState:
 
 
 def restore(trainer: Trainer, state: TrainerState) -> None:
-    """Restore a state of this run, even one from the middle of an epoch.
+    """Restore a saved state of the trainer's run, even a state from the middle of an epoch.
 
     Raise ValueError or RuntimeError if the state does not fit this run.
     """
@@ -49,29 +49,32 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     trainer.start = state.start
     trainer.best = state.best
     if trainer.batch > len(trainer.train_loader) or trainer.epoch > trainer.last_epoch:
-        raise ValueError(f"there is no batch {state.batch} of epoch {state.epoch} in this run")
+        raise ValueError(
+            f"it was saved {state.batch} batches after epoch {state.epoch}, which is beyond the "
+            "end of an epoch or of this run"
+        )
     trainer.ready = time.perf_counter()
 
 
 def extend(trainer: Trainer, state: TrainerState) -> None:
-    """Begin where another run ended, with this run's own warm-up and decay.
+    """Continue from the last state of another run, with this run's own warm-up and decay.
 
-    Epochs and steps keep counting up, so that images come in a new order. Raise the same errors as
-    `restore`.
+    Epochs and steps keep counting up, so that images come in a new order. Raise ValueError or
+    RuntimeError if the state does not fit this run.
     """
     load_trained(trainer, state)
     trainer.start = Start(trainer.epoch, trainer.step, state.lr)
 
 
 def load_trained(trainer: Trainer, state: TrainerState) -> None:
-    """Load weights, their average, optimizer moments, counters and random states."""
+    """Load weights, the weights' average, optimizer moments, counters and random states."""
     steps, epochs = state.step - state.start.step, state.epoch - state.start.epoch
     if min(steps, epochs, state.batch, state.images_seen, state.skipped) < 0:
-        raise ValueError("a counter is negative")
+        raise ValueError("a counter in it, such as the number of steps, is negative")
     trainer.model.load_state_dict(state.model)
     if trainer.ema:
         if state.ema is None:
-            raise ValueError("it has no averaged weights (train.ema_decay)")
+            raise ValueError("it has no averaged weights, which train.ema_decay needs")
         trainer.ema.model.load_state_dict(state.ema)
     trainer.optimizers.restore(state.optimizers)
     if state.scaler:  # otherwise it was not trained in fp16, and a new scaler finds its own scale

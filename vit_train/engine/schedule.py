@@ -32,10 +32,10 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    A linear warm-up, of at most half the steps, is followed by one of SCHEDULES. A run that extends
-    another run warms up from the rate at which that run ended, and then decays the rate again
-    (Ibrahim et al. 2024, arXiv:2403.08763). With `lr_every=epoch` the rate changes once per epoch.
-    Raise ValueError for an unknown schedule.
+    A linear warm-up over `warmup_epochs`, but at most half of the steps, is followed by the
+    config's schedule. If the run extends another run, the warm-up starts at the last learning rate
+    of that other run instead of 0 (Ibrahim et al. 2024, arXiv:2403.08763). With `lr_every=epoch`,
+    the rate changes once per epoch. Raise ValueError for an unknown schedule.
     """
     step -= start.step
     if config.lr_every == "epoch":
@@ -50,7 +50,10 @@ def learning_rate(
 
 
 def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:
-    """Return the better of this epoch and the best so far: by score or, for equal scores, loss."""
+    """Return the better of `best` and this epoch: by score or, for equal scores, by loss.
+
+    The result is None if `best` is None and this epoch's score is NaN.
+    """
     before = (-math.inf, -math.inf) if best is None else (best.score, -best.values["loss"])
     return Best(epoch, val.score, val.values) if (val.score, -val.loss) > before else best
 
@@ -63,12 +66,13 @@ class NonFinite(ArithmeticError):
 
 
 class NonFiniteGuard:
-    """Records steps with NaN or infinity, and handles them according to `train.on_nonfinite`.
+    """Records steps with a NaN or infinite loss or gradient, and applies `train.on_nonfinite`.
 
-    The records stay on the device, so that the loop need not wait for the device; they are read
-    with each log and after each epoch. "stop" then raises NonFinite; "skip" raises NonFinite after
-    more than `train.max_skips` such steps. Either way, a bad step changes no weights, and `notify`
-    is first called with the number of the step.
+    The records stay on the device, so that the loop need not wait for the device. `check` reads the
+    records with each log and after each epoch. For each non-finite step, `check` calls `notify`
+    with the number of the step. Then `check` raises NonFinite: for on_nonfinite=stop at once, for
+    on_nonfinite=skip after more than `train.max_skips` such steps. In both cases, a non-finite step
+    changes no weights.
     """
 
     def __init__(
@@ -95,7 +99,8 @@ class NonFiniteGuard:
     def check(self, step: int) -> None:
         """Report each non-finite step recorded up to `step`; raise NonFinite if the run must end.
 
-        The call waits for the device, and must happen at least once per epoch.
+        Wait for the device. Call this at least once per epoch: there is only one record per step of
+        an epoch.
         """
         bad = self.bad.tolist()
         steps = [
@@ -113,5 +118,6 @@ class NonFiniteGuard:
             self.skipped += 1
             if self.skipped > self.config.max_skips:
                 raise NonFinite(
-                    f"{self.skipped} steps had a NaN or infinite loss or gradient. {ADVICE}"
+                    f"{self.skipped} steps had a NaN or infinite loss or gradient, more than "
+                    f"train.max_skips={self.config.max_skips}. {ADVICE}"
                 )

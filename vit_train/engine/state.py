@@ -9,7 +9,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragesState:
-    """Sums (M,) of the measures over a number of images, and the seconds that these images took."""
+    """The sums (M,) of M measures over `images` images, and the training time in `seconds`."""
 
     sums: Tensor
     images: int
@@ -18,7 +18,10 @@ class AveragesState:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run's counters start: at zero or, if it extends another run, where that run ended."""
+    """The values of epoch, step and learning rate with which a run starts.
+
+    The values are 0 or, if the run extends another run, the last values of that other run.
+    """
 
     epoch: int = 0
     step: int = 0
@@ -28,7 +31,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch so far in validation, counted from 1."""
+    """The epoch with the best validation result so far; epochs count from 1."""
 
     epoch: int
     score: float
@@ -37,7 +40,7 @@ class Best:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of the global random generators, which dropout uses on a GPU."""
+    """The states of PyTorch's global random generators, which dropout uses on a GPU."""
 
     torch: Tensor
     cuda: list[Tensor]
@@ -45,7 +48,7 @@ class RandomState:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerState:
-    """Everything that training changes."""
+    """The state of a trainer: everything that training changes."""
 
     model: State
     # The moving average of the weights, if the run keeps one.

@@ -1,4 +1,4 @@
-"""A run's optimizers, which step together, with a learning rate for each layer."""
+"""The optimizers of a model, which step together, with a learning rate for each layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from vit_train.engine.workers import Workers
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
-    """Split a parameter group into parts, each with a single factor of the learning rate."""
+    """Split a parameter group into groups, each with a single factor of the learning rate."""
     parts: dict[float, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
@@ -55,7 +55,10 @@ class Optimizers:
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
 
     def use(self, workers: Workers, precision: Precision) -> None:
-        """Compute independent parts of a step in these worker threads, in the run's precision."""
+        """Use these worker threads for independent parts of a step; use bf16 if allowed.
+
+        `precision` decides whether bf16 is allowed.
+        """
         for optimizer in self.optimizers:
             optimizer.workers = workers
             optimizer.in_bf16 = precision.has_bf16
@@ -68,7 +71,7 @@ class Optimizers:
     def set_lr(self, lr: Tensor) -> None:
         """Set each group's learning rate to `lr`, a scalar tensor, times the group's `lr_scale`.
 
-        If a group's rate is a tensor, it is changed on the device.
+        A learning rate that is a tensor is changed on the device.
         """
         for group in self.groups:
             scaled = lr * group.get("lr_scale", 1.0)
@@ -80,8 +83,8 @@ class Optimizers:
     def step(self, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite`, a scalar tensor, is true.
 
-        PyTorch's fused optimizers check `finite` on the device. For other optimizers, this function
-        waits for the device.
+        PyTorch's fused optimizers and Muon check `finite` on the device. For other optimizers, this
+        function waits for the device.
         """
         for optimizer in self.optimizers:
             if decides_on_device(optimizer):
@@ -99,23 +102,23 @@ class Optimizers:
         ]
 
     def restore(self, moments: Sequence[Sequence[dict[str, Tensor]]]) -> None:
-        """Restore the moments, but keep the optimizers' own settings.
+        """Restore the moments, but keep the optimizers' current settings.
 
-        A parameter has no moments before its first step. Raise ValueError if the moments do not fit
-        the optimizers' parameters.
+        A parameter that has not been trained yet has no moments. Raise ValueError if the moments do
+        not fit the optimizers' parameters.
         """
         for optimizer, own in zip(self.optimizers, moments, strict=True):
             for parameter, given in zip(parameters_of(optimizer), own, strict=True):
                 # Muon has its moments from the start.
                 if given.keys() != optimizer.moments and (given or parameter in optimizer.state):
                     raise ValueError(
-                        "the checkpoint's optimizer moments belong to a different optimizer"
+                        "the optimizer moments in the checkpoint belong to a different optimizer"
                     )
                 for name, moment in given.items():
                     shape = torch.Size() if name == "step" else parameter.shape
                     if moment.shape != shape or not moment.is_floating_point():
                         raise ValueError(
-                            f"the optimizer's {name} does not have the shape of its parameter"
+                            f"the optimizer moment {name} does not have the shape of its parameter"
                         )
             state = {number: given for number, given in enumerate(own) if given}
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
@@ -126,16 +129,19 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
-    """Return the scale of each parameter's learning rate.
+    """Return a factor for the learning rate of each trained parameter.
 
-    The model's `parameters_by_layer` lists the layers; heads are modules with `is_head`. Raise
-    ValueError if the config needs layers or a head that the model lacks.
+    layer_decay sets the factors of the layers in the model's `parameters_by_layer`; head_lr_scale
+    is the factor of modules with `is_head`. Raise ValueError if the model has no layers for
+    layer_decay, or no head for head_lr_scale.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:
         network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:
-            raise ValueError("optim.layer_decay needs a Vision Transformer")
+            raise ValueError(
+                "optim.layer_decay needs a Vision Transformer: set optim.layer_decay=null"
+            )
         # Parameters outside the layers come after them and keep the full rate.
         for distance, layer in enumerate(reversed(network.parameters_by_layer()), start=1):
             scales |= {p: config.layer_decay**distance for p in layer if p in scales}
@@ -143,7 +149,8 @@ def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, flo
         heads = [each for each in model.modules() if getattr(each, "is_head", False)]
         if not heads:
             raise ValueError(
-                f"optim.head_lr_scale={config.head_lr_scale} needs a model with a head"
+                f"optim.head_lr_scale={config.head_lr_scale} needs a model with a head: set "
+                "optim.head_lr_scale=1"
             )
         parameters = (p for head in heads for p in head.parameters() if p in scales)
         scales |= {p: scales[p] * config.head_lr_scale for p in parameters}

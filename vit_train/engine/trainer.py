@@ -1,4 +1,4 @@
-"""The training loop, and the callbacks that it notifies."""
+"""The training loop, and the callbacks that the loop notifies."""
 
 import contextlib
 import math
@@ -58,13 +58,13 @@ class Callback:
         """
 
     def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
-        """Handle the end of each epoch, after its validation."""
+        """Handle the end of each epoch, after its validation; `val` is None without validation."""
 
     def on_stop(self, trainer: "Trainer") -> None:
-        """Handle, once, the end of a run that was stopped early."""
+        """Handle the end of a run that `stop_requested` ends early; called once."""
 
     def on_nonfinite(self, trainer: "Trainer", step: int) -> None:
-        """Handle NaN or infinity in the loss or gradient of this step, once it is detected."""
+        """Handle a NaN or infinite loss or gradient at `step`, once it is detected."""
 
 
 # Callbacks of your own, which every run has: their classes.
@@ -72,7 +72,7 @@ CALLBACKS: list[type[Callback]] = []
 
 
 class RunConfig(Protocol):
-    """The settings of the loop, part of `vit_train.runs.config.TrainConfig`."""
+    """The settings that a trainer needs from `vit_train.runs.config.TrainConfig`."""
 
     optim: OptimConfig
     train: LoopConfig
@@ -81,7 +81,7 @@ class RunConfig(Protocol):
 
 
 class Trainer:
-    """Trains a model on an objective."""
+    """Trains a model on an objective, validates it after each epoch, and notifies callbacks."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Trainer:
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
-        """Choose how a step is divided among threads, and the generators of its dropout."""
+        """Choose the worker threads, and whether dropout has a random generator per image."""
         self.workers = make_workers(
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
@@ -146,7 +146,7 @@ class Trainer:
     def compile(self) -> bool:
         """Compile the model and try it on one micro-batch; return True on success.
 
-        On a GPU, the function that makes a batch is compiled, too.
+        On a GPU, also compile the function that makes a batch.
         """
         draws = self.graphed_step.moved(next(self.train_loader.draws(0)))
         if self.precision.device.type == "cuda":
@@ -155,7 +155,7 @@ class Trainer:
         return compile_model(self.model, self.objective, sample, self.precision)
 
     def fit(self) -> None:
-        """Train until the last epoch or `stop_requested`; raise NonFinite if training diverges."""
+        """Train until `finished` or `stop_requested`; raise NonFinite if training diverges."""
         self.model.train()
         self.leave_out(self.ready)  # time for compiling and for opening the reports
         with self.workers:
@@ -175,13 +175,13 @@ class Trainer:
                 self.report("on_epoch", log, val)
 
     def leave_out(self, began: float) -> None:
-        """Exclude the time since `began`, which was not spent on training, from the speed."""
+        """Leave the time since `began`, not spent on training, out of the training speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)
 
     def train_epoch(self) -> TrainLog | None:
-        """Take the remaining steps of this epoch; return None if a stop is requested first."""
+        """Train to the end of this epoch; return its averages, or None after a requested stop."""
         self.evaluating = False
         for draws in self.train_loader.draws(self.epoch, self.batch):
             if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
@@ -201,10 +201,10 @@ class Trainer:
         return self.read(self.epoch_averages)
 
     def schedule(self) -> Tensor:
-        """Return the next step's number, counted from 1, its learning rate and its EMA rate.
+        """Return the number of the next step, counted from 1, its learning rate and its EMA rate.
 
-        The numbers form one tensor (3,), so that a single copy takes them to a GPU. The tensor is
-        float64, or float32 on an Apple GPU.
+        The EMA rate is 0 without a moving average. The three numbers form one tensor (3,), so that
+        a single copy takes them to a GPU. The tensor is float64, or float32 on an Apple GPU.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
@@ -216,11 +216,11 @@ class Trainer:
         self.take_step(schedule, *self.make_batch(*draws))
 
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
-        """Take one optimizer step on the mean loss of a batch; add its measures to the averages.
+        """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.
 
         `schedule` (3,) is the result of `schedule()`; `images` (b,C,S,S) and `targets` (b,…) are
-        this process's share of the batch. A step with NaN or infinity changes no weights. All work
-        is done on the device, without waiting for the device.
+        this process's share of the batch. A step with a NaN or infinite loss or gradient changes no
+        weights. All work is done on the device, without waiting for the device.
         """
         number, lr, average_rate = schedule.unbind()
 
@@ -273,10 +273,10 @@ class Trainer:
     def forward_backward(
         self, images: Tensor, targets: Tensor, indices: Tensor, count: int
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return a micro-batch's summed measures (M,) and its part of the gradient.
+        """Return a micro-batch's summed measures (M,) and its contribution to the batch's gradient.
 
         `indices` are the images' indices in the whole batch, and `count` is the size of the whole
-        batch. Dropout on a CPU is a function of the seed, the step and the image's index. This
+        batch. On a CPU, dropout is a function of the seed, the step and the image's index. This
         function runs in a worker thread.
         """
         generators = (
@@ -290,19 +290,22 @@ class Trainer:
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
-        """Evaluate a model on the images of all processes."""
+        """Evaluate a model on a split; every process gets the result for the whole split."""
         self.evaluating = True
         return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
 
     def require_equal_weights(self) -> None:
-        """Raise ValueError if the weights differ between the processes by more than rounding."""
+        """Raise ValueError if the processes' weights differ by more than rounding error.
+
+        Only the norms of the weights are compared.
+        """
         if self.processes.count > 1:
             norms = self.processes.gather(nn.utils.get_total_norm(self.parameters).cpu().view(1))
             if not torch.allclose(norms, norms[0], rtol=1e-3, equal_nan=True):
                 raise ValueError(
                     "the weights of the processes have drifted apart: after epoch "
-                    f"{self.epoch} their norms are {norms.tolist()}. Resume from an earlier "
-                    "checkpoint"
+                    f"{self.epoch} the norms of the weights are {norms.tolist()}. Resume from an "
+                    "earlier checkpoint"
                 )
 
     @property
@@ -318,16 +321,16 @@ class Trainer:
 
     @property
     def last_epoch(self) -> int:
-        """Return the last epoch of the schedule, counted from 1."""
+        """Return the number of the last epoch of the schedule, counted from 1."""
         return self.start.epoch + self.loop.epochs
 
     @property
     def eval_model(self) -> nn.Module:
-        """Return the model with averaged weights if there is one, else the model in training."""
+        """Return the model with averaged weights; without train.ema_decay, the trained model."""
         return self.ema.model if self.ema else self.model
 
     def notify(self, event: str, *what: Any) -> None:
-        """Call the method `event` of every callback, in order."""
+        """Call the method named `event` of every callback, in order."""
         for callback in self.callbacks:
             getattr(callback, event)(self, *what)
 
@@ -342,9 +345,9 @@ class Trainer:
         return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs, self.start)
 
     def read(self, averages: Averages) -> TrainLog:
-        """Return the averages as a log; raise NonFinite after a NaN or infinite loss.
+        """Wait for the device, and return the averages as a log.
 
-        This waits for the device.
+        Raise NonFinite if a NaN or infinite loss or gradient must end the run.
         """
         self.nonfinite.check(self.step)
         values, speed = averages.read()

@@ -1,4 +1,4 @@
-"""Worker threads that process a batch as micro-batches."""
+"""Worker threads that process the micro-batches of a batch."""
 
 import sys
 from collections import deque
@@ -23,18 +23,18 @@ Result = TypeVar("Result")
 def has_dropout(model: nn.Module, rate: str) -> bool:
     """Return True if any module has a nonzero dropout rate.
 
-    `rate` names the attribute: "rate" in this package, "p" in PyTorch.
+    `rate` is the name of the modules' attribute: "rate" in this package, "p" in PyTorch.
     """
     return any(getattr(module, rate, 0) for module in model.modules())
 
 
 class Workers:
-    """Threads, each with its share of the cores, that process micro-batches.
+    """Worker threads that process micro-batches; each thread has an equal share of the CPU cores.
 
-    By default PyTorch spreads every operation over all cores and waits for the slowest, some 300
-    times per step. Workers synchronize once per step, which is faster and suffers far less from
-    other programs that use a core. Results come in the order of the images, so that their sum never
-    varies.
+    By default, PyTorch spreads every operation over all cores and waits for the slowest core, some
+    300 times per step. Workers, which synchronize once per step, are faster and suffer far less
+    from other programs that use a core. Results come in the order of the images, so that sums of
+    results never vary.
     """
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
@@ -63,7 +63,7 @@ class Workers:
         """Split the batch's tensors by rows, and yield function(*micro_batch) in order.
 
         Only a few results are held at a time. The function must set thread-local modes (no_grad,
-        autocast) itself. Raise ValueError if the function draws from PyTorch's generator,
+        autocast) itself. Raise ValueError if the function draws from PyTorch's random generator,
         which all threads share.
         """
         size = self.micro_batch or len(batch[0])
@@ -82,13 +82,13 @@ class Workers:
         if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
                 "the model draws from PyTorch's random generator in several threads, so "
-                "equal runs would give different results: use vit_train.base.rng.bernoulli "
-                "instead, or set OMP_NUM_THREADS=1"
+                "results would differ between runs with the same seed: in the model, use "
+                "vit_train.base.rng.bernoulli instead, or set OMP_NUM_THREADS=1"
             )
         self.draws_nothing = True
 
     def each(self, function: Callable[[Tensor], Result], parts: Iterable[Tensor]) -> list[Result]:
-        """Return function(part) for each part, in order; the parts are computed in parallel."""
+        """Return [function(part) for part in parts], computed in parallel."""
         return list(map(function, parts) if self.pool is None else self.pool.map(function, parts))
 
 
@@ -103,10 +103,12 @@ def make_workers(
     compiled: bool = False,
     most: int = sys.maxsize,
 ) -> Workers:
-    """On a CPU, make one worker per core, at most one per micro-batch; otherwise make one.
+    """Return the workers for a model: on a CPU, one thread per core; on other devices, one thread.
 
-    A model with BatchNorm gets a single worker and whole batches. `most` is the number of images
-    that fit into memory at once, over all workers.
+    There are never more threads than micro-batches. A model with BatchNorm gets one thread and
+    whole batches; a model in training that draws from PyTorch's generator gets one thread. If
+    `micro_batch` is None, micro-batches have a fast size on a CPU, and are whole batches on other
+    devices. `most` is the number of images that fit into memory at once, over all threads.
     """
     if batch_norms(model):
         return Workers()

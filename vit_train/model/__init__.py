@@ -1,4 +1,4 @@
 """The Vision Transformer and networks to compare it with, written from scratch.
 
-From the rest of the package, these modules import only `base.rng` and `base.setting`.
+These modules import only `base.rng` and `base.setting` from the rest of the package.
 """

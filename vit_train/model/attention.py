@@ -40,8 +40,8 @@ def attend(
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-    On a device in OUTER_BY_SUM, a product that is an outer product, or has one as its gradient, is
-    computed as a sum.
+    On a device in OUTER_BY_SUM, compute a product as a sum if the product, or one of its gradients,
+    is an outer product.
     """
     if a.device.type in OUTER_BY_SUM and 1 in (*a.shape[2:], b.shape[3]):
         return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
@@ -60,18 +60,19 @@ def fused_attention(
 
 
 def causal(tokens: int, device: torch.device | None = None) -> Tensor:
-    """Return the causal mask (T,T): each token attends to itself and to the tokens before it."""
+    """Return the causal mask (T,T): each token may attend to itself and to earlier tokens."""
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
-    `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another
-    (column). Every row needs at least one True. "causal" stands for the mask that `causal` returns.
+    `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another token
+    (column). Every row needs at least one True. mask="causal" means the mask that `causal` returns.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D); the other tokens serve only as keys
-    and values. `need_weights=True` also returns the probabilities (B,H,Q,T), and uses `attend` for
-    any setting of `kernels`, because PyTorch's kernels do not return probabilities.
+    and values. `need_weights=True` also returns the attention probabilities (B,H,Q,T). In that
+    case, `attend` is used for any setting of `kernels`, because PyTorch's kernels do not return
+    probabilities.
     """
 
     def __init__(
@@ -116,14 +117,21 @@ class Attention(nn.Module):
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Return the queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
+        """Return the queries (B,H,Q,Dh), and the keys and values (B,H,T,Dh).
+
+        Queries come from the first Q = `num_queries` tokens of x; None means all tokens. Keys and
+        values come from the context or, without a context, from x.
+        """
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
         keys_values = self.project_part(x if context is None else context, 1, 3)
         return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Return parts [first:end] of queries, keys and values: each (B,H,T,Dh)."""
+        """Project x to some of queries (0), keys (1) and values (2): from `first` to `end` − 1.
+
+        Each result is (B,H,T,Dh).
+        """
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
@@ -133,6 +141,6 @@ class Attention(nn.Module):
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split a joint projection into parts and heads: (B,T,parts·D) → `parts` × (B,H,T,Dh)."""
+        """Split joint projections into heads: (B,T,parts·D) → `parts` tensors (B,H,T,Dh)."""
         split: Tensor = joined.unflatten(2, (parts, self.num_heads, -1))  # (B,T,parts,H,Dh)
         return split.permute(2, 0, 3, 1, 4).unbind()

@@ -1,4 +1,4 @@
-"""Autoencoders, which predict an image from some of its patches, and their decoder."""
+"""Autoencoders that predict an image from some of its patches, and the decoder of these models."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -17,8 +17,8 @@ from vit_train.model.vit import Encoder, init_weights
 class DecoderBlock(nn.Module):
     """A decoder block of self-attention, cross-attention and MLP, each computing x + f(LN(x)).
 
-    Whatever the encoder's settings, a decoder block is pre-LN, and has neither stochastic depth nor
-    norms of queries and keys.
+    A decoder block is always pre-LN, and has neither stochastic depth nor LayerNorms of queries and
+    keys, even if the encoder has them.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -39,7 +39,8 @@ class DecoderBlock(nn.Module):
         """Apply the block to x: (B,N,D) → (B,N,D).
 
         `memory` (B,T,D) holds the encoder's tokens; `mask` applies to the self-attention. Also
-        return the self-attention and the cross-attention, both None without `need_weights`.
+        return the attention probabilities of the self-attention and of the cross-attention. Without
+        `need_weights`, both are None.
         """
         attended, own = self.self_attn(self.norm1(x), need_weights, mask=mask)
         x = x + self.dropout(attended)
@@ -49,10 +50,10 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder blocks, applied to mask tokens or to preceding patches, with positions added.
+    """Decoder blocks, applied to mask tokens or to embeddings of earlier patches, plus positions.
 
-    Positions are added once, before the first block, whatever the value of `positions_at`. Raises
-    ValueError unless `positions` are absolute.
+    Positions are added once, before the first block, for any value of `positions_at`. Raises
+    ValueError unless the positions are absolute.
     """
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
@@ -61,8 +62,8 @@ class Decoder(nn.Module):
         if positions is None:
             absolute = (n for n, kind in POSITIONS.items() if issubclass(kind, AbsolutePositions))
             raise ValueError(
-                f"model.positions={config.positions}: a decoder needs absolute positions, "
-                f"one of {', '.join(absolute)}"
+                f"model.positions={config.positions}: a decoder needs absolute positions; "
+                f"choose one of: {', '.join(absolute)}"
             )
         dim = config.embed_dim
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -77,12 +78,14 @@ class Decoder(nn.Module):
     def forward(
         self, memory: Tensor, inputs: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
+        """Decode the encoder's tokens (B,T,D) to one vector for each predicted patch.
 
-        Without `inputs`, predict all patches at once, from N mask tokens. With `inputs` (B,M,D),
-        the embeddings of the last M patches, predict each of these M patches from those before it,
-        and the first one from a mask token: (B,M,D). Also return each layer's self-attention
-        (B,H,N,N) and cross-attention (B,H,N,T), both None without `need_weights`.
+        Without `inputs`, predict all N patches at once, from N mask tokens: (B,N,D). With `inputs`
+        (B,M,D), the embeddings of the last M patches, predict these M patches: (B,M,D). The first
+        of the M patches is predicted from a mask token, each other patch from the embeddings of the
+        patches before it. Also return the attention of each block as a pair: self-attention
+        (B,H,N,N) and cross-attention (B,H,N,T). With `inputs`, these shapes have M instead of N.
+        Without `need_weights`, both are None.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -100,7 +103,11 @@ class Decoder(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """An encoder, a decoder with the same width but its own depth, and a linear map to pixels."""
+    """An encoder, a decoder of the same width, and a linear map from decoder outputs to pixels.
+
+    The decoder has `decoder_depth` blocks; None means as many as the encoder. Raises ValueError
+    unless the stem is plain patches without overlap.
+    """
 
     def __init__(
         self, config: ViTConfig, decoder_depth: int | None, image_size: int, in_channels: int
@@ -108,7 +115,7 @@ class Autoencoder(nn.Module):
         super().__init__()
         if config.stem != "patches" or config.patch_overlap:
             raise ValueError(
-                "this task hides patches from the encoder, so it needs plain patches: set "
+                "this task hides patches from the encoder, so patches must be plain: set "
                 "model.stem=patches and model.patch_overlap=0"
             )
         self.patch_size = config.patch_size
@@ -120,18 +127,18 @@ class Autoencoder(nn.Module):
         init_weights(self.to_pixels, config)
 
     def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:
-        """Return the predicted patches (B,N,C·P²) and, with `return_attention`, the attention."""
+        """Return the predicted patches (B,N,C·P²) and, if `return_attention`, the attention."""
         vectors, attention = self.decoder(memory, inputs, return_attention)
         patches = self.to_pixels(vectors)
         return (patches, attention) if return_attention else patches
 
 
 class MaskedAutoencoder(Autoencoder):
-    """Masked autoencoder: predicts all patches at once from the visible ones.
+    """Masked autoencoder: predicts all patches at once from the visible patches.
 
-    Follows He et al. 2022 (arXiv:2111.06377, section 3), except in the decoder. Their
-    decoder processes visible patches and mask tokens as one sequence; here, one mask token per
-    patch attends to the visible patches.
+    Follows He et al. 2022 (arXiv:2111.06377, section 3), except in the decoder. The decoder of He
+    et al. processes visible patches and mask tokens as one sequence; here, one mask token per patch
+    attends to the visible patches.
     """
 
     def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
@@ -144,10 +151,10 @@ class MaskedAutoencoder(Autoencoder):
 
 
 class Autoregressor(Autoencoder):
-    """Autoregressive model that predicts an image patch by patch from its first rows.
+    """Autoregressive model: predicts an image patch by patch from its first rows of patches.
 
-    The encoder sees only these rows, or no patch at all if `given_rows` is 0. Raises ValueError if
-    `given_rows` leaves no patch to predict.
+    The encoder sees only the patches in the first `given_rows` rows, or no patch if `given_rows` is
+    0. Raises ValueError if `given_rows` leaves no patch to predict.
     """
 
     def __init__(
@@ -163,7 +170,7 @@ class Autoregressor(Autoencoder):
         if given_rows >= grid:
             raise ValueError(
                 f"task.given_rows={given_rows} leaves nothing to predict: an image has {grid} rows "
-                "of patches"
+                f"of patches, so choose at most {grid - 1}"
             )
         self.given, self.count = given_rows * grid, (grid - given_rows) * grid
 
@@ -181,7 +188,8 @@ class Autoregressor(Autoencoder):
     def generate(self, images: Tensor) -> Tensor:
         """Replace the patches below the given rows with predictions: (B,C,S,S) → (B,C,S,S).
 
-        Each patch is predicted from the given patches and the predictions before it.
+        Each patch is predicted from the given patches and the patches that were predicted before
+        it.
         """
         patches = patchify(images, self.patch_size).clone()
         for place in range(self.count):

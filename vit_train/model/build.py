@@ -1,4 +1,4 @@
-"""Build models from their settings, and compute their parameters, FLOPs and memory.
+"""Build models from their settings, and compute the models' parameters, FLOPs and memory.
 
 To add a model, add a line to BUILDERS.
 """
@@ -31,16 +31,17 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs for one image: of the forward pass, and of training (forward and backward)."""
+    """FLOPs for one image: of the forward pass, and of training (forward and backward pass)."""
 
     forward: int
     training: int
 
 
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
-    """Return the bytes that `count_flops` and explanations need for one image's attention.
+    """Return the bytes of attention for one image in `count_flops` and in explanations.
 
-    For each layer, these are the attention, its gradient, and the product of the two.
+    Each layer needs memory for the attention, the attention's gradient, and the product of the two.
+    The result is 0 for a model without attention.
     """
     if not isinstance(config, ViTConfig):
         return 0
@@ -64,7 +65,7 @@ def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_clas
 
 
 def parameter_breakdown(model: nn.Module) -> str:
-    """Count parameters, in total and by part: "1,290 parameters = 1,280 body + 10 head"."""
+    """Count the parameters in total and by module: "1,290 parameters = 1,280 body + 10 head"."""
 
     def count(module: nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())
@@ -98,7 +99,8 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
         if "overflow" not in str(error).lower():
             raise
         raise ValueError(
-            f"{config.size_settings}: no machine has enough memory for such a model"
+            f"{config.size_settings}: no machine has enough memory for such a model; choose "
+            "smaller values"
         ) from error
 
 
@@ -107,7 +109,8 @@ def require_few_patches(config: ModelConfig, image_size: int) -> None:
     if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
         raise ValueError(
             f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
-            f"{config.patch_size}: choose a smaller data.image_size"
+            f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
+            "or a larger model.patch_size"
         )
 
 
@@ -121,7 +124,7 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
-    """Estimate the memory of a forward pass for one image (C,S,S), without the weights.
+    """Estimate the bytes of memory for a forward pass on one image (C,S,S), without the weights.
 
     The estimate covers the pixels, the activations of the widest layer, and one layer's attention.
     """
@@ -140,8 +143,9 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 for PyTorch's kernels, which do not store the attention, unless positions are
-    relative. Training in bf16 on a CPU with few tokens also stores it; this is not counted.
+    The result is 0 for models without attention, and for PyTorch's kernels, which do not store the
+    attention. With relative positions, PyTorch's kernels need the same memory as this package's.
+    Training in bf16 on a CPU with few tokens also stores the attention, but is not counted.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

@@ -1,4 +1,4 @@
-"""Two convolutional networks for comparison with a small ViT: a plain one and a residual one."""
+"""Two convolutional networks for comparison with a small ViT: a plain CNN and a ResNet."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from vit_train.model.layers import Head
 def conv_norm(
     in_channels: int, out_channels: int, size: int, stride: int, bias: bool
 ) -> list[nn.Module]:
-    """Return a convolution, padded so that only its stride shrinks the image, and a BatchNorm."""
+    """Return a convolution and a BatchNorm; the padding keeps the image size for stride 1."""
     conv = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=bias)
     return [conv, nn.BatchNorm2d(out_channels)]
 
@@ -17,8 +17,8 @@ def conv_norm(
 class SimpleCnn(nn.Module):
     """A plain CNN: 3×3 convolutions with BatchNorm and ReLU, global mean pooling, a linear head.
 
-    Before each convolution that increases the width, except the first, 2×2 max pooling halves the
-    image. Raises ValueError if the image is too small to be halved that often.
+    Each increase in width, except in the first convolution, is preceded by 2×2 max pooling, which
+    halves the image. Raises ValueError if the image is too small for all these halvings.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SimpleCnn(nn.Module):
 class ResidualBlock(nn.Module):
     """A residual block, relu(x + f(x)), with two 3×3 convolutions in f.
 
-    Where the shape changes, x goes through a 1×1 convolution. From He et al. 2016
+    If f changes the shape, x is brought to the same shape by a 1×1 convolution. From He et al. 2016
     (arXiv:1512.03385).
     """
 
@@ -69,7 +69,7 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """The ResNet for CIFAR, with `blocks` blocks per stage.
+    """The ResNet for CIFAR (He et al. 2016), with `config.blocks` blocks per stage.
 
     Each stage except the first halves the image.
     """

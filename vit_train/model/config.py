@@ -24,7 +24,7 @@ ENCODER_SHAPE = (
 
 @dataclass
 class ModelConfig(Settings):
-    """A model's config; `name` selects the model.
+    """Settings common to all models; `name` selects the model.
 
     Image size, channels and classes come from the data.
     """
@@ -47,7 +47,7 @@ class ModelConfig(Settings):
 
 @dataclass
 class ViTConfig(ModelConfig):
-    """The Vision Transformer and its variants."""
+    """Settings of the Vision Transformer and its variants."""
 
     sizes = ("embed_dim", "depth", "mlp_ratio", "mlp_dim")
 
@@ -58,33 +58,37 @@ class ViTConfig(ModelConfig):
     )
     depth: int = setting(6, "Number of blocks.", at_least=1, at_most=MOST_BLOCKS)
     num_heads: int = setting(4, "Number of attention heads in each block.", at_least=1)
-    mlp_ratio: float = setting(4.0, "Hidden width of the MLP, relative to embed_dim.", above=0)
+    mlp_ratio: float = setting(
+        4.0, "Hidden width of the MLP, relative to model.embed_dim.", above=0
+    )
     mlp_dim: int | None = setting(
-        None, "Hidden width of the MLP; null: mlp_ratio · embed_dim.", at_least=1
+        None, "Hidden width of the MLP; null: model.mlp_ratio · model.embed_dim.", at_least=1
     )
     activation: str = setting(
         "gelu",
         "The MLP's activation: gelu, its approximation gelu_tanh, relu, silu, swiglu (half of the "
-        "channels gate the others), or one that your program registers.",
+        "channels gate the others), or an activation that your module registers.",
     )
     pre_norm: bool = setting(
         True,
-        "true (pre-LN): x + f(LN(x)); false (post-LN): LN(x + f(x)), as in the first Transformers.",
+        "Order of LayerNorm and residual branch. true (pre-LN): x + f(LN(x)); false (post-LN): "
+        "LN(x + f(x)), as in the first Transformers.",
     )
     final_norm: bool = setting(
-        True, "Add a LayerNorm after the last block; post-LN blocks already end with one."
+        True, "Add a LayerNorm after the last block. Post-LN blocks already end with a LayerNorm."
     )
     norm_affine: bool = setting(True, "Learn the scale and shift of the LayerNorms.")
     norm_eps: float | None = setting(
         None,
-        "Epsilon of all LayerNorms; null: 1e-5 or, with init_from=, that of the pretrained model.",
+        "Epsilon of all LayerNorms; null: 1e-5 or, with init_from=, the pretrained model's "
+        "epsilon.",
         above=0,
     )
     stem: str = setting(
         "patches",
-        "Conversion of the image to tokens: patches, each mapped linearly; normed_patches, "
-        "the same with a LayerNorm before and after; conv, two convolutions (only with "
-        "patch_size=4).",
+        "Conversion of the image to tokens. patches: a linear map of each patch; normed_patches: "
+        "the same, with a LayerNorm before and after the linear map; conv: two convolutions (only "
+        "with model.patch_size=4).",
         choices=("patches", "normed_patches", "conv"),
     )
     patch_overlap: int = setting(
@@ -108,20 +112,19 @@ class ViTConfig(ModelConfig):
     positions: str = setting(
         "learned",
         "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "
-        "none, or one that your program registers.",
+        "none, or positions that your module registers.",
     )
     positions_at: str = setting(
         "stem",
-        "Where to add absolute positions: once, after the patch embedding (stem), or before "
-        "every layer, from a separate table for each layer (layers) or a single table for "
-        "all (shared).",
+        "Where to add absolute positions. stem: once, after the patch embedding; layers: before "
+        "every block, from one table per block; shared: before every block, from a single table.",
         choices=("stem", "layers", "shared"),
     )
     head: str = setting(
         "token",
-        "Input of the classifier: the class token (token), the class token through a hidden tanh "
-        "layer (token_mlp), or, without a class token, the mean of all patches after the final "
-        "LayerNorm (gap) or before it (gap_norm).",
+        "Input of the classifier. token: the class token; token_mlp: the class token through a "
+        "hidden tanh layer; gap: the mean of all patches after the final LayerNorm; gap_norm: the "
+        "mean of all patches before the final LayerNorm. gap and gap_norm have no class token.",
         choices=("token", "token_mlp", "gap", "gap_norm"),
     )
     dropout: float = setting(
@@ -132,7 +135,7 @@ class ViTConfig(ModelConfig):
         below=1,
     )
     branch_dropout: float = setting(
-        0.0, "Dropout on the outputs of the two residual branches.", at_least=0, below=1
+        0.0, "Dropout on the outputs of a block's two residual branches.", at_least=0, below=1
     )
     drop_path: float = setting(
         0.0,
@@ -143,9 +146,9 @@ class ViTConfig(ModelConfig):
     )
     init: str = setting(
         "xavier",
-        "Initialization of linear layers: xavier, Xavier-uniform with zero biases and a zero "
-        "head; mimetic, the same with attention initialized to resemble trained attention; "
-        "torch, PyTorch's default.",
+        "Initialization of linear layers. xavier: Xavier-uniform, with zero biases and a zero "
+        "head; mimetic: the same, but attention resembles trained attention; torch: PyTorch's "
+        "default.",
         choices=("xavier", "mimetic", "torch"),
     )
     cls_std: float = setting(
@@ -156,14 +159,13 @@ class ViTConfig(ModelConfig):
     )
     mask_std: float | None = setting(
         None,
-        "Standard deviation of the initial values of a decoder's mask token; null: pos_std.",
+        "Standard deviation of the initial values of a decoder's mask token; null: model.pos_std.",
         at_least=0,
     )
     kernels: str = setting(
         "auto",
-        "Implementation of LayerNorm, GELU and attention: this package's (scratch) or "
-        "PyTorch's (fused, auto), which was faster on most CPUs measured. The results agree "
-        "up to rounding.",
+        "Implementation of LayerNorm, GELU and attention. scratch: this package's; fused or auto: "
+        "PyTorch's, which was faster on most CPUs measured. The results agree up to rounding.",
         choices=("auto", "scratch", "fused"),
     )
 
@@ -205,7 +207,7 @@ class ViTConfig(ModelConfig):
 
 @dataclass
 class CnnConfig(ModelConfig):
-    """A plain CNN with one convolution for each width."""
+    """Settings of a plain CNN with one convolution per entry of `widths`."""
 
     sizes: ClassVar[tuple[str, ...]] = ("widths",)
 
@@ -222,7 +224,7 @@ class CnnConfig(ModelConfig):
 
 @dataclass
 class ResNetConfig(CnnConfig):
-    """A residual network with one stage of `blocks` blocks for each width."""
+    """Settings of a residual network with one stage of `blocks` blocks per entry of `widths`."""
 
     sizes = ("widths", "blocks")
 
@@ -241,9 +243,9 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
-    """Return the settings that `other` must take from `one` to load `one`'s encoder weights.
+    """Return the settings that `other` must copy from `one` to load the encoder weights of `one`.
 
-    Each setting is written as on the command line: model.depth=4.
+    Each setting is written as on the command line, such as model.depth=4.
     """
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
     typed = {
@@ -264,9 +266,9 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return the config if it is a Vision Transformer's.
+    """Return the config if it is a ViTConfig; otherwise raise ValueError.
 
-    For any other model, raise ValueError with the message that `what` needs a Vision Transformer.
+    In the message, `what` names the thing that needs a Vision Transformer.
     """
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")

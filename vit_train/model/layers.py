@@ -53,7 +53,7 @@ class LayerNormFunction(torch.autograd.Function):
 
 
 class GELUFunction(torch.autograd.Function):
-    """GELU: y = x · Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
+    """GELU: y = x · Φ(x), with the normal distribution function Φ (Hendrycks & Gimpel 2016).
 
     Φ(x) = (1 + erf(x/√2))/2 and Φ'(x) = φ(x) = exp(−x²/2)/√(2π), so by the product rule
         ∂y/∂x = Φ(x) + x · φ(x).
@@ -85,17 +85,17 @@ class GELUFunction(torch.autograd.Function):
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Convert half precision to float32, as PyTorch's own kernels do; keep other types."""
+    """Convert half precision to float32, as PyTorch's own kernels do; keep all other types."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Apply LayerNorm over the last axis; the result has x's precision."""
+    """Apply LayerNorm over the last axis, and return the result in the precision of x."""
     return LayerNormFunction.apply(*map(upcast, (x, weight, bias)), eps).to(x.dtype)  # type: ignore[no-any-return]
 
 
 def scratch_gelu(x: Tensor) -> Tensor:
-    """Apply the exact GELU; the result has x's precision."""
+    """Apply the exact GELU, and return the result in the precision of x."""
     return GELUFunction.apply(upcast(x)).to(x.dtype)  # type: ignore[no-any-return]
 
 
@@ -120,7 +120,7 @@ class LayerNorm(nn.Module):
 
 
 def norms_of(config: ViTConfig) -> Callable[[int], LayerNorm]:
-    """Return a function that makes a LayerNorm of a given width with the config's settings."""
+    """Return a function that makes a LayerNorm of a given width, with the config's settings."""
     return partial(LayerNorm, kernels=config.kernels, eps=config.eps, affine=config.norm_affine)
 
 
@@ -154,9 +154,10 @@ class LayerScale(nn.Module):
 
 
 class DropPath(Dropout):
-    """Stochastic depth (Huang et al. 2016): skips a sample's branch with probability `rate`.
+    """Stochastic depth (Huang et al. 2016): drops an image's branch with probability `rate`.
 
-    The kept branches are scaled by 1/(1 − rate), so that the expectation does not change.
+    A branch is the output of f in x + f(x). The branches that are kept are scaled by 1/(1 − rate),
+    so that the expectation does not change.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -167,10 +168,10 @@ class DropPath(Dropout):
 
 
 def init_normal(parameter: nn.Parameter, std: float) -> None:
-    """Draw from N(0, std²), in place.
+    """Fill a parameter, in place, with draws from N(0, std²).
 
-    Do nothing on the meta device, where tensors have no values: drawing there would make PyTorch
-    load its compiler, which takes two seconds.
+    Do nothing on the meta device, where tensors have no values. Drawing on the meta device would
+    make PyTorch load its compiler, which takes two seconds.
     """
     if not parameter.is_meta:
         nn.init.normal_(parameter, std=std)
@@ -189,10 +190,10 @@ class PreHead(nn.Sequential):
 
 
 class Head(nn.Linear):
-    """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
+    """Linear classifier, features (B,D) → logits (B,K), in the precision of the weights.
 
-    Autocast does not lower the precision, because in half precision two classes could get the same
-    logit for some images, which would leave the prediction undecided.
+    Autocast does not lower the precision. In half precision, two classes could get the same logit
+    for some images, and the prediction would be undecided.
     """
 
     is_head = True
@@ -203,7 +204,10 @@ class Head(nn.Linear):
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Multiply one half of the channels by SiLU of the other (Shazeer 2020, arXiv:2002.05202)."""
+    """Multiply the first half of the channels by SiLU of the second half.
+
+    From Shazeer 2020 (arXiv:2002.05202).
+    """
     value, gate = x.chunk(2, dim=-1)
     return value * F.silu(gate)
 

@@ -1,4 +1,4 @@
-"""Cut images into patches, and embed patches as tokens."""
+"""Cut images into patches, and embed the patches as tokens."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from vit_train.model.layers import norms_of
 
 
 def require_whole_patches(patch_size: int, image_size: int) -> None:
-    """Raise ValueError if the patches do not tile the image."""
+    """Raise ValueError if the patch size does not divide the image size."""
     if image_size % patch_size:
         raise ValueError(
             f"model.patch_size={patch_size} must divide the image size {image_size}: change "
@@ -24,18 +24,19 @@ def patchify(images: Tensor, patch_size: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
-    """Join patches into images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
+    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
     size = round(patches.shape[1] ** 0.5) * patch_size
     return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
 
 
 class PatchEmbed(nn.Module):
-    """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
+    """Patch embedding: (B,C,S,S) → (B,N,D), with N = (S/P)² patches in row order.
 
-    A linear map of P×P patches equals a P×P convolution with stride P. The weights are stored like
-    the convolution's, but applied as one matrix product, which is faster. With `patch_overlap`,
-    patches extend into their neighbors on every side. The stem "normed_patches" adds one LayerNorm
-    before and one after the linear map, as in Kumar et al. 2023 (dual PatchNorm,
+    Compute x_p E in equation 1 of Dosovitskiy et al. 2021. A linear map of P×P patches equals a P×P
+    convolution with stride P. The weights are stored like the convolution's, but applied as one
+    matrix product, which is faster. With `patch_overlap`, each patch extends into its neighbors on
+    every side, and the weights are applied as a convolution. The stem "normed_patches" adds one
+    LayerNorm before and one after the linear map, as in Kumar et al. 2023 (dual PatchNorm,
     arXiv:2302.01327).
     """
 
@@ -58,10 +59,10 @@ class PatchEmbed(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """A convolutional stem instead of the patch embedding: (B,C,S,S) → (B,N,D), P = 4.
+    """A convolutional alternative to `PatchEmbed`, for patches of 4 pixels: (B,C,S,S) → (B,N,D).
 
-    Two 3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2 (the tokenizer of
-    Hassani et al. 2021, arXiv:2104.05704).
+    Two 3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2 (the tokenizer of Hassani
+    et al. 2021, arXiv:2104.05704).
     """
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:

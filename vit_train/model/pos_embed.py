@@ -1,9 +1,9 @@
 """Position embeddings: those of Dosovitskiy et al. 2021 (appendix D.4), sinusoids, rotations.
 
-Each class defines its initialization, its resizing to another image size, and the widths it
-supports. Absolute positions are added to the tokens; attention positions act inside every attention
-layer. The class token, if any, comes first. It has no place in the grid of patches, so
-two-dimensional tables give it a separate vector (learned) or zeros (fixed).
+Each class defines how positions are initialized and resized to another image size, and which widths
+are supported. Absolute positions are added to the tokens; attention positions act inside every
+attention layer. The class token, if any, comes first. The class token is not in the grid of
+patches, so two-dimensional tables give it a separate vector (learned) or zeros (fixed).
 
 To add a kind, write a subclass of AbsolutePositions or AttentionPositions, and a line in POSITIONS.
 """
@@ -27,10 +27,10 @@ Kind = TypeVar("Kind", bound="PositionEmbedding")
 
 
 class PositionEmbedding(nn.Module):
-    """Base of all position embeddings.
+    """Base class of all position embeddings.
 
-    The constructor takes the number of patches along a side, the width of the vectors, and whether
-    there is a class token.
+    The constructor takes the number of patches along a side of the image, the width of the vectors,
+    and whether there is a class token.
     """
 
     # `dim` must be a multiple of this.
@@ -42,9 +42,9 @@ class PositionEmbedding(nn.Module):
             init_normal(parameter, std)
 
     def resized(self, state: State) -> State:
-        """Convert the state dict of positions on another grid to this grid.
+        """Convert the state dict of the same kind of positions on another grid to this grid.
 
-        Raise ValueError if that is impossible.
+        Raise ValueError if this kind of positions cannot be resized.
         """
         return state
 
@@ -54,14 +54,23 @@ class AbsolutePositions(PositionEmbedding):
 
 
 class AttentionPositions(PositionEmbedding):
-    """Positions that act on the queries and keys of every attention layer; `dim` is Dh."""
+    """Positions that act on the queries and keys of every attention layer.
+
+    The width `dim` is the width Dh of a head.
+    """
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotate the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh)."""
+        """Rotate the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh).
+
+        By default, return both unchanged.
+        """
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        """Return a term to add to the logits (B,H,Q,T) of the queries q (B,H,Q,Dh), or None."""
+        """Return a term to add to the logits (B,H,Q,T) of queries q (B,H,Q,Dh), or None.
+
+        None means that nothing is added.
+        """
         return None
 
 
@@ -78,7 +87,7 @@ class Table(AbsolutePositions):
         return self.weight
 
     def resized(self, state: State) -> State:
-        """Interpolate bicubically, so that positions keep their place in the picture.
+        """Interpolate the table bicubically, so that each position keeps its location in the image.
 
         From Dosovitskiy et al. 2021, section 3.2. The class token's vector does not change.
         """
@@ -91,7 +100,7 @@ class Table(AbsolutePositions):
 
 
 class LearnedTable(Table):
-    """Learned 1-D positions."""
+    """Learned 1-D positions: one vector for each token."""
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
@@ -99,7 +108,7 @@ class LearnedTable(Table):
 
 
 class LearnedTable2D(AbsolutePositions):
-    """Learned 2-D positions: a vector (D/2,) for the column and one for the row, concatenated."""
+    """Learned 2-D positions: vectors (D/2,) for the patch's column and row, concatenated."""
 
     width_multiple = 2
 
@@ -130,7 +139,7 @@ class LearnedTable2D(AbsolutePositions):
 class Sinusoidal(Table):
     """1-D sinusoids over all tokens in order.
 
-    The table is fixed, but saved with the weights so that it can be resized.
+    The table is fixed, but saved with the weights, so that the table can be resized.
     """
 
     width_multiple = 2
@@ -150,7 +159,7 @@ class Sinusoidal(Table):
 
 
 class Sincos2D(Sinusoidal):
-    """2-D sinusoids: half of each vector from the column, half from the row."""
+    """2-D sinusoids: half of each vector depends on the patch's column, half on its row."""
 
     width_multiple = 4
 
@@ -161,7 +170,7 @@ class Sincos2D(Sinusoidal):
 
 
 def sinusoids(places: Tensor, dim: int) -> Tensor:
-    """Compute PE(p, 2i) = sin(p/10000^(2i/D)) and PE(p, 2i+1) = cos(same): (N,) → (N,D).
+    """Compute PE(p, 2i) = sin(a) and PE(p, 2i+1) = cos(a), with a = p/10000^(2i/D): (N,) → (N,D).
 
     From Vaswani et al. 2017, section 3.5. D must be even.
     """
@@ -171,9 +180,9 @@ def sinusoids(places: Tensor, dim: int) -> Tensor:
 
 
 class RelativeKeys(AttentionPositions):
-    """Relative positions: one learned key per distance p_q − p_k in patch order, 2N − 1 in all.
+    """Relative positions: one learned key for each of 2N − 1 distances p_q − p_k in patch order.
 
-    The class token has no distances: nothing is added to its row and column of logits.
+    The class token has no distances: nothing is added to the logits in its row and column.
     """
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
@@ -192,7 +201,7 @@ class RelativeKeys(AttentionPositions):
 
     def resized(self, state: State) -> State:
         if state["weight"].shape != self.weight.shape:
-            raise ValueError("relative positions cannot be used at another image size")
+            raise ValueError("model.positions=relative cannot be resized to another image size")
         return state
 
 
@@ -201,8 +210,8 @@ class Rotary2D(AttentionPositions):
 
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298). In each head,
     half of the pairs of values rotate with the column and half with the row, at wavelengths of 2π
-    to nearly 200π patches. The logit of two patches then depends only on their relative position:
-    the signed numbers of columns and rows between them. The class token is not rotated.
+    to nearly 200π patches. Of the positions of two patches, only the signed numbers of columns and
+    rows between the patches then affect the logit. The class token is not rotated.
     """
 
     width_multiple = 4
@@ -242,9 +251,10 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 def make_positions(
     kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
 ) -> Kind | None:
-    """Make the positions that the config selects; return None if they are not a `kind`.
+    """Return the positions that the config selects, or None if they are not of the class `kind`.
 
-    Raise ValueError for unknown positions, or if they do not fit the rest of the config.
+    `has_class` tells whether there is a class token; None means as in the config. Raise ValueError
+    for an unknown name, or for positions that do not fit the rest of the config.
     """
     known: dict[str, type[PositionEmbedding]] = {"none": PositionEmbedding, **POSITIONS}
     positions = chosen(known, "model.positions", config.positions)
@@ -259,15 +269,15 @@ def make_positions(
     width = config.embed_dim // (1 if absolute else config.num_heads)
     if width % positions.width_multiple:
         raise ValueError(
-            f"model.positions={config.positions} needs the width of "
-            f"{'tokens' if absolute else 'heads'} to be a multiple of {positions.width_multiple}, "
-            f"not {width}: change model.embed_dim"
+            f"model.positions={config.positions} needs "
+            f"model.embed_dim{'' if absolute else ' / model.num_heads'} to be a multiple of "
+            f"{positions.width_multiple}, not {width}: change model.embed_dim"
         )
     return positions(grid, width, config.has_class_token if has_class is None else has_class)
 
 
 def resize_positions(state: State, model: nn.Module) -> State:
-    """Fit the positions in a state dict to `model`, which has a different image size.
+    """Return the state dict with its positions resized to the image size of `model`.
 
     Raise ValueError for positions that cannot be resized.
     """

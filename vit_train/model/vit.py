@@ -33,11 +33,11 @@ QUERY_KEY, VALUE_OUTPUT = 0.7, 0.4
 def init_weights(module: nn.Module, config: ViTConfig) -> None:
     """Initialize all weights in `module` according to the config's `init`.
 
-    xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
-    and value count as one layer, as in PyTorch's MultiheadAttention. The patch embedding counts as
-    a linear layer with a fan-in of P²·C. mimetic: as xavier, but attention resembles trained
-    attention. torch: linear layers keep PyTorch's default. Position embeddings initialize their own
-    weights.
+    xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. The joint
+    projection to queries, keys and values counts as one layer, as in PyTorch's MultiheadAttention.
+    The patch embedding counts as a linear layer with a fan-in of P²·C. mimetic: as xavier, but
+    attention resembles trained attention. torch: linear layers keep PyTorch's default. Position
+    embeddings initialize their own weights.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
@@ -59,9 +59,9 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
 def init_mimetic(attention: Attention) -> None:
     """Initialize attention so that products of its weights resemble those in trained models.
 
-    Follows arXiv:2305.09828. W_q W_kᵀ of each head is close to a positive multiple of the identity;
-    W_v W_o of all heads together is close to a negative multiple. Each W multiplies rows, x W, so
-    it is the transpose of a linear layer's weight.
+    Follows arXiv:2305.09828. For each head, W_q W_kᵀ is close to a positive multiple of the
+    identity. For all heads together, W_v W_o is close to a negative multiple of the identity. Each
+    W is applied to rows, x W, so W is the transpose of a linear layer's weight.
     """
     query, key, value = attention.qkv.weight.chunk(3)
     dim = len(query)
@@ -77,12 +77,12 @@ def init_mimetic(attention: Attention) -> None:
 
 
 def near_identity(dim: int, identity: float, noise: float) -> Tensor:
-    """Return identity · I + noise · Z (D,D), with Z drawn from N(0, 1/D)."""
+    """Return the matrix identity · I + noise · Z: (D,D), with each entry of Z from N(0, 1/D)."""
     return torch.eye(dim).mul_(identity) + torch.randn(dim, dim).mul_(noise / dim**0.5)
 
 
 def factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the L and R (D,rank) whose product L Rᵀ is closest to a matrix (D,D)."""
+    """Return L and R, both (D,rank), whose product L Rᵀ best approximates `matrix` (D,D)."""
     u, s, vt = torch.linalg.svd(matrix)
     root = s[:rank].sqrt()
     return u[:, :rank] * root, vt[:rank].T * root
@@ -121,9 +121,10 @@ class Block(nn.Module):
         num_queries: int | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Apply the block: (B,T,D) → (B,T,D), or only the first `num_queries` tokens.
+        """Apply the block to tokens: (B,T,D) → (B,Q,D), with Q = `num_queries` or, for None, Q = T.
 
-        Also return the attention, or None without `need_weights`.
+        Only the first Q tokens are computed; the other tokens serve as keys and values. Also return
+        the attention (B,H,Q,T), or None without `need_weights`.
         """
         attended, weights = self.attn(
             self.norm1(x) if self.pre_norm else x, need_weights, num_queries, mask
@@ -138,7 +139,7 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """The Vision Transformer without its head: patches, class token, positions and blocks.
 
-    Raises ValueError if the patches do not tile the image.
+    Raises ValueError if the patch size does not divide the image size.
     """
 
     def __init__(self, config: ViTConfig, image_size: int, in_channels: int = 3) -> None:
@@ -168,14 +169,20 @@ class Encoder(nn.Module):
             init_normal(self.cls_token, config.cls_std)
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """Return the parameters of the patch and position embeddings, then of each block."""
+        """Return lists of parameters: one for embeddings and class token, then one for each block.
+
+        The embeddings are the patch embedding and the positions.
+        """
         embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters()]
         if self.cls_token is not None:
             embedding.append(self.cls_token)
         return [embedding, *(list(block.parameters()) for block in self.blocks)]
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Embed images: the class token, if any, then the patches (B,T,D)."""
+        """Convert images (B,C,S,S) to tokens (B,T,D): the class token, if any, then the patches.
+
+        Raise ValueError if the images have another shape than the encoder's.
+        """
         if images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"expected images (B, {', '.join(map(str, self.image_shape))}), "
@@ -194,11 +201,11 @@ class Encoder(nn.Module):
         num_queries: int | None = None,
         indices: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Apply all blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T).
+        """Apply all blocks to tokens x, (B,T,D) → (B,T,D); also return each block's attention.
 
-        Without `need_weights`, return no attention. `num_queries=Q` computes only the first Q
-        tokens of the last block, (B,Q,D). `indices` (B,T) are the positions of x's tokens in the
-        image; None means all positions in order.
+        The attention is a list of (B,H,T,T), which is empty without `need_weights`. `num_queries=Q`
+        computes only the first Q tokens of the last block: (B,Q,D). `indices` (B,T) are the
+        positions of x's tokens in the image; None means all positions in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):
@@ -213,10 +220,10 @@ class Encoder(nn.Module):
         return x, attention
 
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
-        """Encode only those patches of the images whose indices are in `visible` (B,V).
+        """Encode only the visible patches of images; `visible` (B,V) holds their indices.
 
-        The result (B,T,D), the input for a decoder, is normalized by the final LayerNorm. T is V,
-        plus 1 if there is a class token.
+        Return tokens (B,T,D) for a decoder, normalized by the final LayerNorm. T is V, plus 1 if
+        there is a class token.
         """
         indices = visible
         if self.cls_token is not None:
@@ -226,7 +233,7 @@ class Encoder(nn.Module):
 
 
 def gather(x: Tensor, indices: Tensor | None) -> Tensor:
-    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); return x for None."""
+    """Return the tokens of x (B or 1,T,D) at `indices` (B,V): (B,V,D); for None, return x."""
     if indices is None:
         return x
     return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))
@@ -235,7 +242,7 @@ def gather(x: Tensor, indices: Tensor | None) -> Tensor:
 class VisionTransformer(Encoder):
     """The Vision Transformer as a classifier: images (B,C,S,S) → logits (B,num_classes).
 
-    Raises ValueError if the patches do not tile the image.
+    Raises ValueError if the patch size does not divide the image size.
     """
 
     def __init__(
@@ -253,7 +260,7 @@ class VisionTransformer(Encoder):
             nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
-        """Return the logits and, with `return_attention`, the layers' attention (B,H,T,T)."""
+        """Return the logits and, with `return_attention`, each block's attention (B,H,T,T)."""
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
         x, attention = self.encode(

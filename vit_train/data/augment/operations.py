@@ -1,8 +1,8 @@
 """The operations of AutoAugment and its successors on whole batches, one magnitude per image.
 
-Names, magnitudes and results are those of torchvision.transforms (its tensor path). The pixel
-operations match exactly, the geometric ones up to the rounding of sampling positions. Images are
-uint8 RGB (N,3,S,S), magnitudes float64 (N,).
+Names, magnitudes and results are those of torchvision.transforms on tensors. Pixel operations match
+exactly; geometric operations match up to the rounding of sampling positions. Images are uint8 RGB
+(N,3,S,S), magnitudes float64 (N,).
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def mean_gray(images: Tensor) -> Tensor:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Return the rounded 3×3 mean, in which the center has weight 5; leave the border unchanged."""
+    """Return the rounded 3×3 mean, with weight 5 for the center; leave border pixels unchanged."""
     wide = images.to(torch.int16)
     rows = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
     box = rows[..., :-2, :] + rows[..., 1:-1, :] + rows[..., 2:, :]
@@ -114,8 +114,9 @@ OPERATIONS = ("Identity", *PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 class Round(NamedTuple):
     """One operation per image: its index in OPERATIONS, its magnitude, and its affine map.
 
-    The map takes positions in the new image to positions in the old one, in pixels from the center.
-    It is the identity for operations that are not geometric.
+    Each field is (N,). The affine map takes positions in the new image to positions in the old
+    image, in pixels from the center. For operations that are not geometric, the affine map is the
+    identity.
     """
 
     operation: Tensor
@@ -129,9 +130,10 @@ class Round(NamedTuple):
 
 
 def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
-    """Compute affine maps for images of this size, on the CPU because a GPU's sine differs.
+    """Return the round of these operations and magnitudes, with affine maps for images of `size`.
 
-    Magnitudes are those of torchvision; rotations are in degrees, counterclockwise.
+    Magnitudes have torchvision's units; rotations are in degrees, counterclockwise. The arguments
+    must be on the CPU, because a GPU's sine differs.
     """
     one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
     middle, shift, angle = magnitude * size / 2, -magnitude.trunc(), magnitude.deg2rad()
@@ -151,7 +153,10 @@ def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
 
 
 def resample(images: Tensor, maps: Tensor) -> Tensor:
-    """Resample each image with its own map (N,2,3): nearest neighbor, black outside."""
+    """Transform each image by its own affine map (N,2,3), with nearest-neighbor sampling.
+
+    Samples from outside the image are black.
+    """
     size = images.shape[-1]
     place = torch.arange(size, device=images.device) - (size - 1) / 2
     # The coordinates of grid_sample go from −1 to 1, edge to edge.
@@ -183,7 +188,10 @@ def apply_round(images: Tensor, drawn: Round) -> Tensor:
 def apply_to_rows(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """In place, replace the `chosen` (N,) images of `result` with operation(images, argument)."""
+    """Put operation(images, argument) into the rows of `result` where `chosen` (N,) is True.
+
+    Change `result` in place and return it.
+    """
     rows = chosen.nonzero().squeeze(1)
     if len(rows):
         result[rows] = operation(images[rows], argument[rows])
@@ -193,5 +201,8 @@ def apply_to_rows(
 def apply_to_all(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """Return the result of `apply_to_rows`, computed in shapes that do not depend on `chosen`."""
+    """Return the same result as `apply_to_rows`, but apply the operation to every image.
+
+    No shape depends on `chosen`, so a CUDA graph can replay the work.
+    """
     return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)

@@ -1,7 +1,8 @@
 """Augmentation policies: RandAugment, TrivialAugmentWide and AutoAugment.
 
-A policy draws rounds of operations and magnitudes for a batch, from the same distribution as
-torchvision. A strength is an index into the magnitudes, from 0 to the number of bins − 1.
+In each round, a policy draws one operation and its magnitude for each image of a batch, from the
+same distribution as torchvision. Strength n selects the n-th of an operation's `bins` magnitudes,
+counted from 0.
 """
 
 import numpy as np
@@ -17,20 +18,24 @@ CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
 class Policy:
-    """Base of the policies; by itself it applies no operation."""
+    """Base class of the policies, and the policy "none", which applies no operation."""
 
     num_rounds = 0
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
-        """Make the policy for images of one size."""
+        """Prepare the policy for images of `size` by `size` pixels."""
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        """Draw the rounds of operations for `count` images, in the order of application."""
+        """Draw the operations for `count` images, as rounds in the order of application."""
         return []
 
 
 class Magnitudes:
-    """Each operation's magnitudes for images of one size, indexed by strength."""
+    """A table of each operation's magnitudes, by strength, for images of `size` by `size` pixels.
+
+    The arguments from `shear` to `bits` are the magnitudes at the greatest strength: shifts in
+    pixels, rotations in degrees. `bins` is the number of strengths.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,10 @@ class Magnitudes:
         self.table = torch.stack(values, dim=1).view(*both.shape, -1)
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Look up each image's magnitude; negate signed magnitudes with probability ½."""
+        """Return a round of each image's `operation` (B,) at `strength`, one integer or (B,).
+
+        Magnitudes that have a sign, such as angles, are negated with probability ½.
+        """
         negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
         return Round(operation, *self.table[negated, operation, strength].unbind(1))
 
@@ -69,7 +77,7 @@ class Magnitudes:
 def moderate(size: int, bins: int) -> Magnitudes:
     """Return the magnitudes of RandAugment and AutoAugment.
 
-    Their authors shifted images by up to 150 of 331 pixels.
+    The largest shift is 150/331 of the image's side, as in AutoAugment's paper.
     """
     return Magnitudes(size, 0.3, 150 / 331 * size, 30, 0.9, 4, bins)
 
@@ -79,7 +87,7 @@ def any_operation(rng: np.random.Generator, count: int) -> Tensor:
 
 
 class RandAugment(Policy):
-    """`num_ops` of 14 operations, all of equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+    """`num_ops` of 14 operations at equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.num_rounds, self.strength = config.num_ops, config.magnitude
@@ -93,7 +101,10 @@ class RandAugment(Policy):
 
 
 class TrivialAugment(Policy):
-    """One operation of random strength, in wide ranges (Müller & Hutter 2021, arXiv:2103.10158)."""
+    """One operation at random strength (Müller & Hutter 2021, arXiv:2103.10158).
+
+    The ranges of the magnitudes are wide ("TrivialAugmentWide").
+    """
 
     num_rounds = 1
 

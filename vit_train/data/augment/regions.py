@@ -1,4 +1,4 @@
-"""Augmentation by rectangles: crops, erasing, Mixup and CutMix, and their packed random draws."""
+"""Crops, random erasing, Mixup and CutMix for whole batches, and the packing of random draws."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -17,17 +17,20 @@ Part = TypeVar("Part", bound=tuple[Tensor, ...])
 
 
 def pack(parts: Iterable[tuple[Tensor, ...]]) -> Tensor:
-    """Stack all fields of all parts: (F,B) in float64, which is exact for integers up to 2⁵³."""
+    """Stack all tensors (B,) of all tuples to one tensor (F,B) in float64.
+
+    float64 is exact for integers up to 2⁵³.
+    """
     return torch.stack([field.double() for part in parts for field in part])
 
 
 def unpack(rows: Iterator[Tensor], kind: type[Part]) -> Part:
-    """Return the next packed part, taken from the remaining rows."""
+    """Return a tuple of type `kind`, made from the next rows of a packed tensor."""
     return kind(*islice(rows, len(kind._fields)))  # type: ignore[attr-defined]
 
 
 def per_image(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return values (B,) as (B,1,1,1), for use with images."""
+    """Reshape one value per image, (B,), to (B,1,1,1), which broadcasts over images (B,C,S,S)."""
     return values.to(dtype).view(-1, 1, 1, 1)
 
 
@@ -43,7 +46,7 @@ class Rectangles(NamedTuple):
     width: Tensor
 
     def contain(self, size: int) -> Tensor:
-        """Return a mask of the pixels inside: bool (B,1,size,size)."""
+        """Return True for each pixel inside its image's rectangle: bool (B,1,size,size)."""
         top, left, height, width = (per_image(field, torch.int32) for field in self)
         place = torch.arange(size, dtype=torch.int32, device=self.top.device)
         x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
@@ -58,12 +61,12 @@ def random_rectangles(
     aspect: tuple[float, float],
     largest: int,
 ) -> tuple[Rectangles, Tensor]:
-    """Draw one rectangle per image.
+    """Draw a random rectangle for each of `count` images; also return whether a draw succeeded.
 
-    The area, the logarithm of the aspect ratio and the position are uniformly distributed; the
-    sides are at most `largest`. If none of TRIES draws for an image gives such a rectangle, the
-    rectangle is the whole image. The second result, bool (B,), marks the images for which a draw
-    succeeded.
+    The area is drawn from the range `share`, relative to the image's area, and the aspect ratio
+    from the range `aspect`. Area, logarithm of the aspect ratio and position are uniformly
+    distributed. A draw fails if a side is shorter than 1 or longer than `largest` pixels. If TRIES
+    draws fail, the rectangle is the whole image. The second result is bool (B,).
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
@@ -80,7 +83,10 @@ CROP_ASPECTS = (3 / 4, 4 / 3)
 
 
 class Cuts(NamedTuple):
-    """Random draws for each image, (B,): the crop's corner, and whether to mirror the crop."""
+    """Random draws for cropping, each (B,): the crop's top row, left column, and mirroring.
+
+    `flip` is True for an image that is to be mirrored.
+    """
 
     dy: Tensor
     dx: Tensor
@@ -88,7 +94,11 @@ class Cuts(NamedTuple):
 
 
 class Cropper:
-    """Crops batches from uint8 (N,C,S,S) images, on the device if they fit there."""
+    """Pads, crops and mirrors images of a data set, uint8 (N,C,S,S).
+
+    The work is done on the device if the whole data set fits into the device's memory, else on the
+    CPU. Raises ValueError if the padding is larger than the images.
+    """
 
     def __init__(self, images: Tensor, config: AugmentConfig, device: torch.device) -> None:
         self.size, self.padding = images.shape[-1], config.crop_padding
@@ -105,7 +115,7 @@ class Cropper:
         return Cuts(dy, dx, torch.from_numpy(rng.random(count) < 0.5 * self.flip))
 
     def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
-        """Return the images at `index` (B,), cropped as drawn: uint8 (B,C,S,S)."""
+        """Return the images at `index` (B,), padded, cropped and mirrored: uint8 (B,C,S,S)."""
         padded = F.pad(self.images[index], (self.padding,) * 4)
         # Every crop of every image, as a view: (B,C,2P+1,2P+1,S,S).
         crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
@@ -117,12 +127,15 @@ class Cropper:
 def random_crops(
     rng: np.random.Generator, count: int, size: int, smallest_share: float
 ) -> Rectangles:
-    """Draw a rectangle of each image, to be stretched to full size (Szegedy et al. 2014)."""
+    """Draw a rectangle in each image for `resized_crop` (Szegedy et al. 2014).
+
+    The rectangle has at least `smallest_share` of the image's area.
+    """
     return random_rectangles(rng, count, size, (smallest_share, 1.0), CROP_ASPECTS, size)[0]
 
 
 def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
-    """Stretch each image's rectangle to full size, bilinearly: uint8 (B,C,S,S)."""
+    """Stretch each image's rectangle to the image size, bilinearly: uint8 (B,C,S,S)."""
     size = images.shape[-1]
     center = (torch.arange(size, dtype=torch.float64, device=images.device) + 0.5) / size
 
@@ -151,7 +164,7 @@ def random_holes(
 
 
 class Mixture(NamedTuple):
-    """Random draws for each image, (B,): a rectangle, and weights outside and inside it."""
+    """Random draws for mixing, each (B,): an image's weights outside and inside a rectangle."""
 
     outside: Tensor
     inside: Tensor
@@ -162,17 +175,18 @@ class Mixture(NamedTuple):
 
 
 class Mixer:
-    """Mixes each image and its label with another, in a proportion λ drawn for each image."""
+    """Mixup and CutMix: mixes each image, and its label, with another in a random proportion λ."""
 
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes, self.config = size, num_classes, config
 
     def draw(self, rng: np.random.Generator, count: int, epoch: int = 0) -> Mixture:
-        """Draw each image's weights and rectangle; after `mix_epochs`, images are not mixed.
+        """Draw each image's weights and rectangle; from epoch `mix_epochs` on, do not mix images.
 
-        Mixup's weight is λ everywhere. CutMix's is 1 outside a rectangle of area 1 − λ and 0
-        inside. As in CutMix's reference code, the rectangle's center is uniform and its sides are
-        clipped at the image's border.
+        In Mixup, an image has weight λ everywhere. In CutMix, an image has weight 0 inside a
+        rectangle with the share 1 − λ of the image's area, and weight 1 outside. As in CutMix's
+        reference code, the center of the rectangle is uniformly distributed, and the rectangle is
+        clipped at the image's border. Epochs count from 0.
         """
         mixup, cutmix = self.config.mixup_alpha, self.config.cutmix_alpha
         kinds = [alpha for alpha in (mixup, cutmix) if alpha is not None]
@@ -191,7 +205,7 @@ class Mixer:
     def mix(
         self, images: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor, drawn: Mixture
     ) -> tuple[Tensor, Tensor]:
-        """Mix images (B,C,S,S) and labels (B,) with others of the same shapes.
+        """Mix images (B,C,S,S) with `others`, and labels (B,) with `other_labels`, as drawn.
 
         Return the mixed images and their targets (B,K).
         """
