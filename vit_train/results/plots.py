@@ -13,7 +13,8 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
 
     results.png shows the final results. images.png shows the results by number of training images,
     if there are at least three different numbers. curves.png shows the training curves, if every
-    run has a metrics.csv. settings.png shows the validation results by each setting that was searched.
+    run has a metrics.csv. settings.png shows validation results by
+    each searched setting.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
     rows = [
