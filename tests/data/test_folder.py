@@ -157,7 +157,7 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     monkeypatch.undo()
     path = save(tmp_path / "a.png", noise(8, 8))
     assert decode([path], 8, 64).broken == {}
-    assert decode([path], 8, 63).broken == {0: "8 by 8 pixels are more than max_pixels=63"}
+    assert decode([path], 8, 63).broken == {0: "its 8 by 8 pixels exceed max_pixels=63"}
 
 
 @posix

@@ -54,7 +54,7 @@ def require_config(stored: Any, what: str) -> None:
     """Raise Refused unless `stored` is a mapping of plain values, without an interpolation.
 
     An interpolation such as `${oc.env:NAME}` could put a secret from the environment into an error
-    message. `require_plain` lists the plain values.
+    message. `require_plain` says which values are plain.
     """
     require_plain(stored, what, CONFIG_NODES)
     if not isinstance(stored, dict):

@@ -46,9 +46,9 @@ def refuse(message: str) -> NoReturn:
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
     """Check that the settings have the form key=value; return them with quoted paths.
 
-    `paths` are the settings whose values are paths, which are quoted for Hydra's grammar; `groups`
-    are the groups that the command accepts. Raise ValueError for any other group, and for an
-    argument without the form key=value. If such an argument is an existing path, the message
+    `paths` names the settings whose values are paths; these values are quoted for Hydra's grammar.
+    `groups` names the groups that the command accepts. Raise ValueError for any other group, and
+    for an argument without the form key=value. If such an argument is an existing path, the message
     suggests the first setting in `paths`.
     """
     for each in settings:

@@ -99,7 +99,7 @@ def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     which would replace the settings.
     """
     if "experiment" in keys_of(overrides):
-        raise ValueError("config= and experiment= are two sets of settings: leave one out")
+        raise ValueError("config= and experiment= cannot be combined: use only one of them")
     path = Path(composed.config)
     settings = read_settings(path / CONFIG if path.is_dir() else path) | {"resume": None}
     return changed("config", settings, composed, overrides)

@@ -165,8 +165,8 @@ class DataConfig(Settings):
     )
     sampler: str = setting(
         "shuffled",
-        "Training images of an epoch. shuffled: each image once. balanced: as many images, but "
-        "equally many of each class, so images of small classes repeat.",
+        "The training images of an epoch. shuffled: each image once. balanced: the same number of "
+        "images, but drawn equally from all classes, so images of small classes repeat.",
         choices=("shuffled", "balanced"),
     )
     split_seed: int = seed_setting(

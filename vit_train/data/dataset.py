@@ -74,7 +74,10 @@ class ImageSet:
         return np.arange(len(self)) if self.names is None else self.names
 
     def with_others(self, others: "ImageSet") -> "ImageSet":
-        """Return a set of these images followed by `others` of the same size; omit all masks."""
+        """Return a set of these images followed by `others`, without masks.
+
+        All images must have the same size in pixels.
+        """
         return ImageSet(
             torch.cat((self.images, others.images)),
             torch.cat((self.labels, others.labels)),

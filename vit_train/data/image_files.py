@@ -154,9 +154,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
-                raise BrokenImage(
-                    f"{width} by {height} pixels are more than max_pixels={max_pixels}"
-                )
+                raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
             return square(image, size), 1 - min(width, height) / max(width, height)

@@ -118,8 +118,8 @@ def _coordinates(
 
     Return u and v (n,S,S), in units of the figure's radius, with v pointing down, and the width of
     a pixel (n,1,1) in the same unit. `rotation` is the largest angle in radians; `radius` is a
-    range, relative to the image's side. The circle around the figure, with its radius, lies inside
-    the image.
+    range, relative to the image's side. The figure's radius is that
+    of a circle around it, which lies entirely inside the image.
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)

@@ -116,7 +116,7 @@ class TrainBatches(DrawnBatches):
     ) -> list[tuple[Tensor, ...]]:
         """Return the random draws of each augmentation step, in the steps' order, as tensors (B,).
 
-        `index` (B,) selects the images, and is itself the first entry.
+        `index` (B,) selects the images; it is returned as the first entry.
         """
         count, size, config = len(index), self.size, self.augment
         scale = config.crop_scale

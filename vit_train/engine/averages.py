@@ -34,7 +34,7 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Leave `seconds` that were not spent on training out of the training speed."""
+        """Exclude `seconds`, which were not spent on training, from the training speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:

@@ -165,7 +165,10 @@ class Muon(Optimizer):
             torch._foreach_copy_(stack, scaled.split([len(matrices) for matrices in stack]))
 
     def computed(self, stack: Tensor) -> Tensor:
-        """Return nearly orthogonal matrices close to `stack`, (n,A,B), computed by all workers."""
+        """Return nearly orthogonal matrices close to those in `stack`, (n,A,B).
+
+        All workers compute a part of them.
+        """
         dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
         orthogonal = partial(newton_schulz, dtype=dtype)
         return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))

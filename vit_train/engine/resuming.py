@@ -50,8 +50,8 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     trainer.best = state.best
     if trainer.batch > len(trainer.train_loader) or trainer.epoch > trainer.last_epoch:
         raise ValueError(
-            f"it was saved {state.batch} batches after epoch {state.epoch}, which is beyond the "
-            "end of an epoch or of this run"
+            f"it was saved {state.batch} batches after epoch {state.epoch}, but this run has fewer "
+            "batches in an epoch, or fewer epochs"
         )
     trainer.ready = time.perf_counter()
 

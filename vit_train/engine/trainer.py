@@ -175,7 +175,7 @@ class Trainer:
                 self.report("on_epoch", log, val)
 
     def leave_out(self, began: float) -> None:
-        """Leave the time since `began`, not spent on training, out of the training speed."""
+        """Exclude the time since `began`, which was not spent on training, from the speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)

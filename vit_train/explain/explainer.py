@@ -74,7 +74,7 @@ class Explainer:
             )
         if target is not None and target not in meta.classes:
             raise ValueError(
-                f"target={target} is not a class of the model, which has {listed(meta.classes)}"
+                f"target={target} is not a class of the model: choose from {listed(meta.classes)}"
             )
         self.trained, self.model, self.classes = trained, model, meta.classes
         self.precision = precision or trained.precision

@@ -1,4 +1,4 @@
-"""The config files of timm and Hugging Face: read facts about models, and write the files."""
+"""Read facts about models from the config files of timm and Hugging Face, and write such files."""
 
 import math
 from collections.abc import Mapping

@@ -46,9 +46,10 @@ class Difference:
 
     @property
     def is_decided(self) -> bool:
-        """Return True if the mean difference is significant, even when tested after each new seed.
+        """Return True if the mean difference is significant.
 
-        With fewer than FIRST_LOOK values, return False.
+        The threshold is strict enough for a test after each new seed. With fewer than FIRST_LOOK
+        values, return False.
         """
         count = len(self.values)
         if count < FIRST_LOOK:

@@ -44,7 +44,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
 
 
 def searched(groups: Sequence[Group]) -> list[str]:
-    """Return the settings of which at least five values were tried, none of them whole numbers."""
+    """Return the settings that have at least five different values, all of them floats."""
     values: dict[str, set[Any]] = {}
     for group in groups:
         for key, value in group.settings.items():
@@ -57,7 +57,7 @@ def searched(groups: Sequence[Group]) -> list[str]:
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return a series of results by number of training images for each set of other settings."""
+    """Return results against the number of training images, one series for all equal settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})

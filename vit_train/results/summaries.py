@@ -146,7 +146,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the legend's text for validation curves; say if all were measured on the test set."""
+    """Return the name of the images on which the validation curves were measured."""
     on_test = all(summary.get("selected_on") == "test" for summary in summaries)
     return "test set, each epoch" if on_test else "validation"
 
@@ -223,7 +223,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the newest run of each seed and fold, sorted by seed and fold.
 
-    Of several newest runs with the same date, keep the last in `runs`. Older runs are left out,
+    If several runs have the newest date, keep the last of them in `runs`. Older runs are left out,
     because counting a seed twice would make the standard deviation too small.
     """
     newest: dict[tuple[Any, Any], dict[str, Any]] = {}

@@ -265,7 +265,7 @@ def machine(run: dict[str, Any], *keys: str) -> str:
 
 
 def short_commit(run: dict[str, Any]) -> str:
-    """Return the first 7 digits of a run's commit, with "+changes" if the checkout was changed."""
+    """Return the first 7 digits of a run's commit, plus "+changes" for uncommitted changes."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"
 

@@ -33,7 +33,7 @@ from vit_train.runs.trained import Meta
 
 
 class EvalImages(NamedTuple):
-    """Images to evaluate; for the run's own images, also the run's validation images."""
+    """Images to evaluate. If they are the run's own, `val` holds the run's validation images."""
 
     images: ImageSet
     val: ImageSet | None = None
@@ -81,8 +81,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
     if given.root is not None and kind is ShapesConfig:
         raise ValueError(
-            f"data.root={given.root}: this run's images are generated, not read from a folder: "
-            "add data.name=folder"
+            f"data.root={given.root} has no effect, because this run's images are generated: to "
+            "evaluate images in a folder, add data.name=folder"
         )
     start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
     if is_builtin(meta.path):  # a custom source has no data here

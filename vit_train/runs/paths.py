@@ -153,8 +153,8 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
-            f"{key}={name}: there is no run in {folder}{near_path(folder)}; vit-results lists "
-            "the unfinished runs in a folder"
+            f"{key}={name}: there is no run in {folder}{near_path(folder)} (vit-results lists the "
+            "unfinished runs in a folder)"
         )
     return folder, named
 

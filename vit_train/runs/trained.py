@@ -388,7 +388,8 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 def temperature_key(meta: Meta) -> str:
     """Return the key of a model's temperature in the calibration file.
 
-    The key includes the checkpoint's checksum, because the file may later hold other weights.
+    The key includes the checkpoint's checksum, because a later checkpoint may have the same file
+    name.
     """
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 

@@ -163,7 +163,7 @@ class MaskedEvalBatches:
 
 
 class Autoregress(PixelTask):
-    """Prediction of the patches after the given rows, each from all patches before it.
+    """Predicts each patch below the given rows from all patches before it.
 
     The loss is the mean squared error over the pixels of the predicted patches.
     """

@@ -164,7 +164,7 @@ def random_holes(
 
 
 class Mixture(NamedTuple):
-    """Random draws for mixing, each (B,): an image's weights outside and inside a rectangle."""
+    """Random draws for mixing, each (B,): a rectangle, and the weights outside and inside it."""
 
     outside: Tensor
     inside: Tensor
