@@ -446,7 +446,10 @@ def test_a_checkpoint_is_never_replaced_by_its_export(run: Run) -> None:
 def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
     expected = torch.tensor([[1.0, 1.0 - 1e-6, 0.0], [2.0, 0.0, 1.0]])
     rounded = expected + torch.tensor([[-2e-6, 0, 0], [0, 0, 0]])
-    assert exporting.agreement(expected, rounded) == (2, pytest.approx(1e-6, rel=0.1))
+    for scale in (1e-4, 1, 1e4):
+        found = exporting.agreement(scale * expected, scale * rounded)
+        assert found == (2, pytest.approx(1e-6, rel=0.1))
+        assert exporting.agreement(scale * expected, scale * expected.flip(1))[0] == 0
     assert exporting.agreement(expected, expected) == (2, 0)
     assert exporting.agreement(expected, expected.flip(1)) == (0, 0.5)
     for other in (torch.nan, torch.inf):

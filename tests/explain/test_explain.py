@@ -47,5 +47,6 @@ def test_the_drawn_places_are_those_of_the_patches(head: str) -> None:
     table = model.pos_embed[0].weight.detach()[0]
     patches = table[-9:]
     values, places, *_ = draw_positions(model).axes
+    assert (values.get_xlabel(), values.get_ylabel()) == ("value", "token")
     np.testing.assert_allclose(values.images[0].get_array(), table)
     np.testing.assert_allclose(places.images[0].get_array(), mosaic(patches))
