@@ -102,7 +102,7 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
         dark = np.random.default_rng(0).integers(0, 4096, (24, 24)).astype(np.uint16)
         Image.fromarray(dark).save(f"scans/{name}/dark.png")
         write_images(f"scans/{name}", ["wide.png", "scan.tif"], size=(128, 64))
-    quick = ["data.image_size=16", "train.epochs=1", "train.batch_size=8"]
+    quick = ["data.image_size=16", "data.fit=crop", "train.epochs=1", "train.batch_size=8"]
     said = run.succeeds(*TRAIN, "data=folder", *quick, "data.root=good").said
     assert not any(words[1:15] in said for words in WARNINGS)
     scans = ["data=folder", *quick, "data.root=scans", "data.cache=true"]
@@ -117,6 +117,24 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
         assert [said.count(words) for words in WARNINGS] == [1] * 3, (command, said)
     single = ["vit-predict", "ckpt=run", "images=scans/a/dark.png"]
     run.says("1 image of nearly one color, scans/a/dark.png: rescale the values of", *single)
+
+
+def test_a_signal_at_the_ends_of_wide_images_is_seen_unless_they_are_cropped(run: Run) -> None:
+    rng = np.random.default_rng(0)
+    for name, number in product(("silent", "ends"), range(40)):
+        pixels = rng.integers(0, 100, (64, 128, 3), dtype=np.uint8)
+        pixels[:, [*range(12), *range(116, 128)]] += 150 * (name == "ends")
+        Path("sounds", name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(f"sounds/{name}/{number}.png")
+    settings = ["data=folder", "data.root=sounds", "data.image_size=32", "model.patch_size=8"]
+    small = ["model.embed_dim=32", "model.depth=2", "train.epochs=8", "train.batch_size=8"]
+    for fit in ("crop", "pad", "stretch"):
+        chosen = [] if fit == "stretch" else [f"data.fit={fit}"]
+        run.succeeds("vit-train", *settings, *small, *chosen, f"hydra.run.dir={fit}")
+        accuracy = read_json(Path(fit, "summary.json"))["test"]["final"]["acc"]
+        assert (accuracy >= 0.95) == (fit != "crop"), (fit, accuracy)
+        found = [vit_train.load(fit).predict(f"sounds/{name}/0.png") for name in ("silent", "ends")]
+        assert ([each.label for each in found] == ["silent", "ends"]) == (fit != "crop")
 
 
 UNEVEN = [

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
@@ -14,6 +15,7 @@ from vit_train.data import image_files as module
 from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
 from vit_train.data.image_files import (
+    GRAY,
     WRONG_FORMAT,
     BrokenImage,
     decode,
@@ -152,12 +154,12 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     for path, side in zip(paths, (5_000, 20_000), strict=True):
         Image.new("1", (side, side)).save(path)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
-    broken = decode(paths, 8, LIMIT).broken
+    broken = decode(paths, 8, LIMIT, "crop").broken
     assert "exceed max_pixels" in broken[0] and "exceeds limit" in broken[1]
     monkeypatch.undo()
     path = save(tmp_path / "a.png", noise(8, 8))
-    assert decode([path], 8, 64).broken == {}
-    assert decode([path], 8, 63).broken == {0: "its 8 by 8 pixels exceed max_pixels=63"}
+    assert decode([path], 8, 64, "crop").broken == {}
+    assert decode([path], 8, 63, "crop").broken == {0: "its 8 by 8 pixels exceed max_pixels=63"}
 
 
 @posix
@@ -169,7 +171,7 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     zero.symlink_to("/dev/zero")
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
-    broken = decode_cached([path, zero], 8, LIMIT).broken
+    broken = decode_cached([path, zero], 8, LIMIT, "crop").broken
     assert broken[0] == f"the file has more bytes than max_pixels={LIMIT} pixels need"
     assert broken[1] == "not a regular file"
 
@@ -254,9 +256,9 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
     image = Image.fromarray(np.full((8, 8), value, dtype))
     if gray is None:
         with pytest.raises(BrokenImage, match="neither 8-bit nor 16-bit integers"):
-            square(image, 4)
+            square(image, 4, "crop")
     else:
-        assert (square(image, 4) == gray).all()
+        assert (square(image, 4, "crop") == gray).all()
 
 
 @pytest.mark.parametrize("kind", [Cifar10Config, Stl10Config, FolderConfig])
@@ -305,21 +307,21 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     image, expected = MODES[mode]
-    pixels = read_image(save(tmp_path / "a.png", image), 9, LIMIT)[0]
+    pixels = read_image(save(tmp_path / "a.png", image), 9, LIMIT, "crop")[0]
     assert pixels.shape == (9, 9, 3) and pixels.dtype == np.uint8
     assert (pixels == np.array(expected)).all()
 
 
 def test_cmyk_jpeg(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", solid("CMYK", (0, 255, 255, 0)), quality=95)  # red
-    assert np.abs(read_image(path, 9, LIMIT)[0].astype(int) - (255, 0, 0)).max() < 6
+    assert np.abs(read_image(path, 9, LIMIT, "crop")[0].astype(int) - (255, 0, 0)).max() < 6
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp", "bmp"])
 def test_lossless_formats_come_exactly(tmp_path: Path, suffix: str) -> None:
     image = noise(12, 12)
     path = save(tmp_path / f"a.{suffix}", image, lossless=True)  # which WebP alone can do without
-    assert (read_image(path, 12, LIMIT)[0] == image).all()
+    assert (read_image(path, 12, LIMIT, "crop")[0] == image).all()
 
 
 @pytest.mark.parametrize(("orientation", "turn"), [(1, 0), (3, 2), (6, 3), (8, 1)])
@@ -328,14 +330,34 @@ def test_exif_rotation_is_undone(tmp_path: Path, orientation: int, turn: int) ->
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = save(tmp_path / "a.png", image, exif=exif)
-    assert (read_image(path, 8, LIMIT)[0] == np.rot90(image, turn)).all()
+    assert (read_image(path, 8, LIMIT, "crop")[0] == np.rot90(image, turn)).all()
+
+
+@pytest.mark.parametrize("shape", [(20, 60), (60, 20)])
+def test_what_is_not_square_is_seen_whole_if_it_is_not_cropped(
+    shape: tuple[int, int], tmp_path: Path
+) -> None:
+    path = save(tmp_path / "a.png", image := noise(*shape))
+    stretched, padded = (read_image(path, 30, LIMIT, fit) for fit in ("stretch", "pad"))
+    assert stretched[1] == padded[1] == 0  # nothing is lost
+
+    def resized(height: int, width: int) -> np.ndarray:
+        batch = torch.from_numpy(image).permute(2, 0, 1)[None].float()
+        new = F.interpolate(batch, (height, width), mode="bilinear", antialias=True)
+        return new[0].permute(1, 2, 0).numpy()
+
+    assert np.abs(stretched[0] - resized(30, 30)).max() < 1.1
+    inside = (slice(10, 20), slice(None)) if shape[0] < shape[1] else (slice(None), slice(10, 20))
+    expected = np.full((30, 30, 3), GRAY, float)
+    expected[inside] = resized(*expected[inside].shape[:2])
+    assert np.abs(padded[0] - expected).max() < 1.1
 
 
 def test_the_centre_is_cut_out(tmp_path: Path) -> None:
     image = noise(10, 30)
-    pixels, lost = read_image(save(tmp_path / "a.png", image), 10, LIMIT)
+    pixels, lost = read_image(save(tmp_path / "a.png", image), 10, LIMIT, "crop")
     assert (pixels == image[:, 10:20]).all() and lost == pytest.approx(2 / 3)
-    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), 10, LIMIT)[0]
+    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), 10, LIMIT, "crop")[0]
             == image.swapaxes(0, 1)[10:20]).all()  # fmt: skip
 
 
@@ -344,7 +366,9 @@ def test_scaling_agrees_with_the_other_sources_to_one_gray_level(tmp_path: Path,
     image = noise(32, 32)
     theirs = resize(torch.from_numpy(image).permute(2, 0, 1)[None], size)[0]
     ours = torch.from_numpy(
-        read_image(save(tmp_path / "a.png", image), size, LIMIT)[0].transpose(2, 0, 1).copy()
+        read_image(save(tmp_path / "a.png", image), size, LIMIT, "crop")[0]
+        .transpose(2, 0, 1)
+        .copy()
     )
     assert (ours.int() - theirs.int()).abs().max() <= 1
 
@@ -360,7 +384,7 @@ def test_the_cache_gives_the_same_and_keeps_no_result_with_broken_files(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [save(tmp_path / f"{name}.png") for name in "abc"]
-    whole = decode(paths, 8, LIMIT).images
+    whole = decode(paths, 8, LIMIT, "crop").images
 
     def without_a_decoder(path: Path, *rest: int) -> tuple[np.ndarray, float]:
         if path == paths[1]:  # a fault of the machine, not of the file
@@ -369,10 +393,13 @@ def test_the_cache_gives_the_same_and_keeps_no_result_with_broken_files(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "read_image", without_a_decoder)
-        assert list(decode_cached(paths, 8, LIMIT).broken) == [1] and entries(cache) == []
-    assert torch.equal(decode_cached(paths, 8, LIMIT).images, whole) and len(entries(cache)) == 1
+        assert list(decode_cached(paths, 8, LIMIT, "crop").broken) == [1] and entries(cache) == []
+    assert (
+        torch.equal(decode_cached(paths, 8, LIMIT, "crop").images, whole)
+        and len(entries(cache)) == 1
+    )
     monkeypatch.setattr(module, "read_image", lambda *_: pytest.fail("decoded again"))
-    kept = decode_cached(paths, 8, LIMIT)
+    kept = decode_cached(paths, 8, LIMIT, "crop")
     assert torch.equal(kept.images, whole) and kept.broken == {}
 
 
@@ -389,15 +416,18 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 
 def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
-    forwards, backwards = (decode_cached(order, 8, LIMIT).images for order in (paths, paths[::-1]))
+    forwards, backwards = (
+        decode_cached(order, 8, LIMIT, "crop").images for order in (paths, paths[::-1])
+    )
     assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
-    decode_cached(paths, 4, LIMIT)
-    decode_cached(paths, 8, LIMIT - 1)
-    assert len(entries(cache)) == 4
+    decode_cached(paths, 4, LIMIT, "crop")
+    decode_cached(paths, 8, LIMIT - 1, "crop")
+    decode_cached(paths, 8, LIMIT, "pad")
+    assert len(entries(cache)) == 5
     changed = noise(8, 8)
     save(paths[0], changed)
     os.utime(paths[0], ns=(0, 0))
-    images = decode_cached(paths, 8, LIMIT).images
+    images = decode_cached(paths, 8, LIMIT, "crop").images
     assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
 
 
@@ -406,7 +436,7 @@ def test_a_damaged_entry_is_made_anew(
     tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(tmp_path / "a.png")
-    expected = decode_cached([path], 8, LIMIT).images.clone()
+    expected = decode_cached([path], 8, LIMIT, "crop").images.clone()
     (entry,) = entries(cache)
     content = entry.read_bytes()
     if damage == "another content":
@@ -416,7 +446,7 @@ def test_a_damaged_entry_is_made_anew(
         bytes_of = {"empty": b"", "cut": half, "other bytes": b"?" * 100 + content[100:]}
         entry.write_bytes(bytes_of[damage])
     for _ in range(2):
-        assert torch.equal(decode_cached([path], 8, LIMIT).images, expected)
+        assert torch.equal(decode_cached([path], 8, LIMIT, "crop").images, expected)
     assert caplog.text.count("is damaged") == 1
 
 
@@ -434,7 +464,7 @@ def test_an_entry_that_cannot_be_written_leaves_nothing(
     if failing is None:
         (tmp_path / "cache").write_text("in the way", encoding="utf-8")
     monkeypatch.setattr(module.torch, "save", Mock(side_effect=failing))
-    decoded = decode_cached([save(tmp_path / "a.png")], 8, LIMIT)
+    decoded = decode_cached([save(tmp_path / "a.png")], 8, LIMIT, "crop")
     assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
     assert "the decoded images could not be cached: " in caplog.text
 
@@ -456,7 +486,9 @@ def test_a_large_jpeg_keeps_what_is_fine_at_its_target_size(tmp_path: Path) -> N
     line = 128 + 100 * np.sin(2 * np.pi * np.arange(256) / 12)
     pixels = np.broadcast_to(line.astype(np.uint8)[None, :, None], (256, 256, 3))
     whole, small = (
-        read_image(save(tmp_path / name, pixels.copy(), **options), 64, LIMIT)[0].astype(int)
+        read_image(save(tmp_path / name, pixels.copy(), **options), 64, LIMIT, "crop")[0].astype(
+            int
+        )
         for name, options in (("a.png", {}), ("a.jpg", {"quality": 95}))
     )
     assert np.ptp(whole) > 60 and np.abs(whole - small).mean() < 0.1 * np.ptp(whole)

@@ -91,6 +91,8 @@ MAX_PIXELS_TEXT = (
     "Largest number of pixels of an image; larger images count as files that cannot be decoded."
 )
 # How to handle files that cannot be decoded.
+# How images that are not square become square.
+FIT = ("stretch", "crop", "pad")
 ON_ERROR_CHOICES = ("stop", "skip")
 
 
@@ -265,9 +267,13 @@ class FolderConfig(DataConfig):
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
     image_size: int = setting(
-        64,
-        "Scale each image's shorter side to this many pixels, then crop the central square.",
-        at_least=1,
+        64, "Scale images to this width and height in pixels; see data.fit.", at_least=1
+    )
+    fit: str = setting(
+        "stretch",
+        "How images that are not square become square: stretch them, crop them to the central "
+        "square, or pad them with gray.",
+        choices=FIT,
     )
     test_fraction: float = setting(
         0.1,

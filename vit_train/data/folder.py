@@ -91,7 +91,7 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = config.image_size
     require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
-    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
+    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels, config.fit)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:

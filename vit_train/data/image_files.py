@@ -139,12 +139,12 @@ def decoding() -> Iterator[None]:
         raise BrokenImage(str(error) or type(error).__name__) from error
 
 
-def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
-    """Decode a file to RGB uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
+def read_image(path: Path, size: int, max_pixels: int, fit: str) -> tuple[np.ndarray, float]:
+    """Decode a file to RGB uint8 (size,size,3): rotated per its EXIF, then made square and scaled.
 
-    Also return the share of the image's area that is cropped off. Transparent pixels become white.
-    Scaling is bilinear with antialiasing, as for the other sources. Raise BrokenImage if the file
-    cannot be decoded or the image has more than `max_pixels` pixels.
+    `fit` is one of FIT. Also return the share of the image's area that is cropped off. Transparent
+    pixels become white. Scaling is bilinear with antialiasing, as for the other sources. Raise
+    BrokenImage if the file cannot be decoded or the image has more than `max_pixels` pixels.
     """
     with decoding():
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
@@ -157,17 +157,27 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
                 raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
-            return square(image, size), 1 - min(width, height) / max(width, height)
+            lost = 1 - min(width, height) / max(width, height) if fit == "crop" else 0.0
+            return square(image, size, fit), lost
 
 
-def square(image: Image.Image, size: int) -> np.ndarray:
-    """Convert an image to RGB uint8 (size,size,3): rotated per its EXIF, cropped and scaled."""
+# The color of padding.
+GRAY = (128, 128, 128)
+
+
+def square(image: Image.Image, size: int, fit: str) -> np.ndarray:
+    """Convert an image to RGB uint8 (size,size,3), as `read_image` does."""
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
-    side = min(image.size)
-    left, top = ((length - side) // 2 for length in image.size)
-    box = (left, top, left + side, top + side)
-    return np.asarray(as_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box))
+    image, bilinear = as_rgb(image), Image.Resampling.BILINEAR
+    if fit == "pad":
+        return np.asarray(ImageOps.pad(image, (size, size), bilinear, color=GRAY))
+    box = None
+    if fit == "crop":
+        side = min(image.size)
+        left, top = ((length - side) // 2 for length in image.size)
+        box = (left, top, left + side, top + side)
+    return np.asarray(image.resize((size, size), bilinear, box=box))
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -202,7 +212,7 @@ class Decoded(NamedTuple):
     lost: Tensor
 
 
-def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
+def decode(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -> Decoded:
     """Decode all files with `read_image`, in parallel threads.
 
     Threads help because Pillow releases the GIL while it decodes and resizes.
@@ -212,7 +222,7 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 
     def one(index: int) -> None:
         try:
-            image, lost[index] = read_image(paths[index], size, max_pixels)
+            image, lost[index] = read_image(paths[index], size, max_pixels, fit)
             pixels[index] = image.transpose(2, 0, 1)
         except BrokenImage as error:
             broken[index] = str(error)
@@ -228,17 +238,17 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 
 
 # Part of every key; increase it when `decode` returns something different for the same file.
-DECODER = 3
+DECODER = 4
 
 
-def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
+def decode_cached(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -> Decoded:
     """Decode the files, or return the cached result of an earlier call for unchanged files.
 
-    Files are unchanged if their paths, sizes and modification times are equal. `size` and
-    `max_pixels` must be equal, too. A result with broken files is not cached, because the cause may
-    be the machine.
+    Files are unchanged if their paths, sizes and modification times are equal. The other arguments
+    must be equal, too. A result with broken files is not cached, because the cause may be the
+    machine.
     """
-    key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
+    key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels} {fit}".encode())
     for path in paths:
         facts = path.stat() if path.exists() else None
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
@@ -252,7 +262,7 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
                 f"{entry}, a cache of decoded images, is damaged ({type(error).__name__}): "
                 "decoding the files again"
             )
-    decoded = decode(paths, size, max_pixels)
+    decoded = decode(paths, size, max_pixels, fit)
     if decoded.broken:
         return decoded
     try:
@@ -291,5 +301,5 @@ class Doubts:
     def warn(self) -> None:
         advice = ": rescale the values of 16-bit files to 0 to 65,535"
         warn_of(self.flat, "image", "of nearly one color", advice)
-        center = ": only the center square is read"
+        center = ": only the central square is read"
         warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)

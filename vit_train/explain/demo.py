@@ -53,6 +53,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
         "tensors": [(name, value.numel()) for name, value in tensors.items()],
         "parameters": sum(each.numel() for each in model.parameters()),
         "size": model.image_shape[1],
+        "stretches": meta.fit == "stretch",
         "grid": model.grid,
         "patch": model.config.patch_size,
         "width": model.config.embed_dim,
@@ -83,6 +84,8 @@ def require_computed(trained: Trained) -> VisionTransformer:
     for name, values in COMPUTED.items():
         if (value := getattr(model.config, name)) not in values:
             raise ValueError(f"html= does not support model.{name}={value}")
+    if trained.meta.fit == "pad":
+        raise ValueError("html= does not support data.fit=pad")
     if model.grid**2 > MOST_PATCHES:
         raise ValueError(
             f"html= supports at most {MOST_PATCHES} patches, but this model has {model.grid**2}"

@@ -113,6 +113,7 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "std": about["std"],
         "interpolation": "bilinear",
         "crop_pct": 1.0,
+        "crop_mode": CROP_MODES[about["fit"]],
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
@@ -129,6 +130,8 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     }
 
 
+# timm's name for each data.fit.
+CROP_MODES = {"crop": "center", "stretch": "squash", "pad": "border"}
 # Pillow's number for its bilinear filter.
 BILINEAR = 2
 
@@ -154,7 +157,10 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
 
     `about` has the classes, mean, std and image_shape of the model's images.
     """
+    if about["fit"] == "pad":
+        raise ValueError("Hugging Face's preprocessing does not support data.fit=pad: use timm")
     channels, size, _ = about["image_shape"]
+    square, crops = {"height": size, "width": size}, about["fit"] == "crop"
     model = {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
@@ -179,10 +185,10 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"shortest_edge": size},
+        "size": {"shortest_edge": size} if crops else square,
         "resample": BILINEAR,
-        "do_center_crop": True,
-        "crop_size": {"height": size, "width": size},
+        "do_center_crop": crops,
+        "crop_size": square,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

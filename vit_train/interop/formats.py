@@ -34,6 +34,12 @@ from vit_train.runs.trained import Meta, Trained, portable
 # A function from the model's input images to logits.
 Answer = Callable[[Tensor], Tensor]
 CARD = "README.md"
+# How images become square, by data.fit.
+MADE_SQUARE = {
+    "crop": "the shorter side scaled to {0} pixels, the central square cropped to {0} by {0}",
+    "stretch": "width and height scaled to {0} by {0}",
+    "pad": "the longer side scaled to {0} pixels, padded with gray to {0} by {0}",
+}
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,9 @@ class Deployed:
             "mean": list(meta.statistics.mean),
             "std": list(meta.statistics.std),
             "temperature": meta.temperature,
-            "preprocessing": f"RGB; the shorter side scaled to {meta.image_shape[1]} pixels "
-            "(bilinear, antialiased), the center cropped; then / 255, − mean, / std for each "
-            "channel",
+            "fit": meta.fit,
+            "preprocessing": f"RGB; {MADE_SQUARE[meta.fit].format(meta.image_shape[1])} pixels "
+            "(bilinear, antialiased); then / 255, − mean, / std for each channel",
             "input": "uint8 images, normalized inside" if self.normalize else "normalized images",
             "config": portable(asdict(meta.config)),
             "weights": meta.weights,

@@ -85,6 +85,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             "evaluate images in a folder, add data.name=folder"
         )
     start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
+    if issubclass(kind, FolderConfig) and name != trained.name:
+        start = start | {"fit": meta.fit}
     if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
     # The run's own addresses and limits may be malicious.

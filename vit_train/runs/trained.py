@@ -82,6 +82,11 @@ class Meta(Facts):
     def all_seen(self) -> Seen | None:
         return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
 
+    @property
+    def fit(self) -> str:
+        """Return how images that are not square become square, one of FIT."""
+        return getattr(self.config.data, "fit", "crop")
+
     def require_finite(self, outputs: Tensor) -> None:
         """Raise ValueError if the model's outputs contain NaN or infinity."""
         if not outputs.isfinite().all():
@@ -111,8 +116,8 @@ class Trained(NamedTuple):
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model's input: normalized float32 (C,S,S), at the model's size S.
 
-        An image of any size is scaled, then cropped to the center. Raise ValueError for an image
-        that cannot be decoded.
+        An image of any size is made square as in training (`Meta.fit`) and scaled. Raise ValueError
+        for an image that cannot be decoded.
         """
         try:
             pixels = self.pixels(image)
@@ -180,10 +185,10 @@ class Trained(NamedTuple):
         size = size or self.meta.image_shape[1]
         with decoding():
             if isinstance(image, str | Path):
-                pixels, lost = read_image(Path(image), size, max_pixels)
+                pixels, lost = read_image(Path(image), size, max_pixels, self.meta.fit)
             else:
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                pixels, lost = square(opened, size), 0.0
+                pixels, lost = square(opened, size, self.meta.fit), 0.0
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         if doubts is not None and isinstance(image, str | Path):
             doubts.note([Path(image)], tensor[None], [lost])

@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 const model = JSON.parse($("model").textContent);
-const { grid, patch, size, depth, classes, classToken } = model, count = grid ** 2;
+const { grid, patch, size, depth, classes, classToken, stretches } = model, count = grid ** 2;
 const cells = all("#patches button"), cards = all("#heads figure"), layers = all("#layers .maps");
 const bars = all("#classes button"), CLASS_TOKEN = -1, FRAME_MS = 900;
 const MARK = [70, 200, 255], COVER = [128, 128, 128]; // colors of the query and of hidden patches
@@ -227,7 +227,7 @@ function scaled(pixels, from, start, side, to) {
   return made;
 }
 
-// The square in the middle of a photo, on white where it is transparent: uint8 (S,S,3).
+// A photo or the square in its middle, on white where it is transparent: uint8 (S,S,3).
 async function preprocess(file) {
   const photo = await createImageBitmap(file), sides = [photo.width, photo.height];
   const less = Math.min(1, 2048 / Math.min(...sides)); // a larger photo takes seconds
@@ -238,8 +238,9 @@ async function preprocess(file) {
   context.fillRect(0, 0, width, height);
   context.drawImage(photo, 0, 0, width, height);
   const colors = context.getImageData(0, 0, width, height).data.filter((_, i) => i % 4 < 3);
-  const [left, top] = [width, height].map((each) => Math.floor((each - side) / 2));
-  return scaled(scaled(colors, width, left, side, size), height, top, side, size);
+  const [across, down] = [width, height].map((each) =>
+    stretches ? [0, each] : [Math.floor((each - side) / 2), side]);
+  return scaled(scaled(colors, width, ...across, size), height, ...down, size);
 }
 
 async function open(file) {
