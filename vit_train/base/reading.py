@@ -27,9 +27,9 @@ class Refused(ValueError):
 def require_plain(value: Any, what: str, nodes: int) -> None:
     """Raise Refused unless a value consists of numbers, strings, None, mappings and sequences.
 
-    A value may contain at most `nodes` values, nested at most `DEPTH` levels deep. A value that
-    occurs several times counts each time. Keys must be strings or integers. `what` names the value
-    in the error message.
+    Also raise Refused if there are more than `nodes` values in total, or values nested more than
+    `DEPTH` levels deep. A value that occurs several times counts each time. Keys must be strings or
+    integers. `what` is the name of `value` in the error message.
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
@@ -51,10 +51,10 @@ def require_plain(value: Any, what: str, nodes: int) -> None:
 
 
 def require_config(stored: Any, what: str) -> None:
-    """Raise Refused unless `stored` is a mapping of plain values, without an interpolation.
+    """Raise Refused unless `stored` is a mapping of plain values without interpolations.
 
     An interpolation such as `${oc.env:NAME}` could put a secret from the environment into an error
-    message. `require_plain` says which values are plain.
+    message. Plain values are those that `require_plain` allows.
     """
     require_plain(stored, what, CONFIG_NODES)
     if not isinstance(stored, dict):

@@ -13,7 +13,7 @@ from torch import Tensor
 class ThreadGenerators(threading.local):
     """Thread-local storage for a function that returns one generator for each image of a batch.
 
-    If a thread has no such function (None), the thread uses PyTorch's global generator.
+    In a thread without this function (None), dropout uses PyTorch's global generator.
     """
 
     generators: Callable[[], list[torch.Generator]] | None = None

@@ -83,7 +83,10 @@ def shortened(title: str, length: int = 22) -> str:
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Join the first `most` names, each shortened, with commas, and add "… N more" for the rest."""
+    """Join the first `most` names with commas; if there are N more names, add "… N more".
+
+    Each name is shortened.
+    """
     more = [f"… {len(names) - most} more"] if len(names) > most else []
     return ", ".join([*(shortened(name) for name in names[:most]), *more])
 
@@ -100,9 +103,10 @@ def reason(error: BaseException) -> str:
 
 
 def render(room: str, template: str, **content: object) -> str:
-    """Return the text of a Jinja template in vit_train.`room`, filled in with `content`.
+    """Fill in a Jinja template with `content`, and return the text.
 
-    Markup and control characters in `content` are escaped.
+    The template is in the subpackage `room` of vit_train, such as "explain". Markup and control
+    characters in `content` are escaped.
     """
     from jinja2 import (
         Environment,

@@ -117,9 +117,9 @@ class InUse(ValueError):
 def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
     """Within the block, hold an exclusive lock on the file `path`.
 
-    If another process already holds the lock, log the message `waiting` and wait for the lock; if
-    `waiting` is "", raise InUse. If the file system does not support locks, log a warning and
-    continue. If this process dies, the operating system releases the lock.
+    If another process already holds the lock, log the message `waiting` and wait for the lock. If
+    `waiting` is "", do not wait, but raise InUse. If the file system does not support locks, log a
+    warning and continue. If this process dies, the operating system releases the lock.
     """
     with open_to_append(path) as file:
         try:

@@ -48,8 +48,8 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
 
     `paths` names the settings whose values are paths; these values are quoted for Hydra's grammar.
     `groups` names the groups that the command accepts. Raise ValueError for any other group, and
-    for an argument without the form key=value. If such an argument is an existing path, the message
-    suggests the first setting in `paths`.
+    for an argument without the form key=value. If that argument is an existing path, the message
+    suggests the first setting in `paths` as the key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
@@ -189,9 +189,9 @@ def console_command(
     The function takes an instance of the dataclass `settings`, whose values the command reads from
     the command line. The function `vit_eval` becomes the command `vit-eval`, and the function's
     docstring becomes the first part of the help. `groups` maps each group of conf/ that the command
-    accepts to the default choice, or to None. `paths` are the settings whose values are paths; for
-    a path without a key, the error message suggests the first of these settings. PyTorch is
-    imported only within the function, so that invalid settings are reported at once.
+    accepts to the default choice, or to None. `paths` are the settings whose values are paths. If
+    the user gives a path without a key, the error message suggests the first of these settings.
+    PyTorch is imported only within the function, so that invalid settings are reported at once.
     """
 
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """The settings of an earlier run, for `resume=`, `extend=`, `fork=` and `config=`.
 
-With `config=`, the command line may change any of these settings; otherwise, only some of them.
+With `config=`, the command line may change any of the settings; with `resume=`, `extend=` and
+`fork=`, only some of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,11 +42,11 @@ KEPT = (
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return `config` if the run in `folder` has the same settings, otherwise None.
+    """Return a completed `config` if the run in `folder` has the same settings, otherwise None.
 
-    Settings that may change when a run is resumed are not compared. In the returned config,
-    init_from= and task.teacher= name a single run instead of a folder of runs, and precision=auto
-    is replaced with the precision of the run in `folder`.
+    Settings that may change when a run is resumed are not compared. To complete `config`, replace a
+    folder of runs in init_from= or task.teacher= with the newest finished run in the folder, and
+    replace precision=auto with the precision of the run in `folder`.
     """
     from vit_train.training.train import with_named_runs
 
@@ -138,12 +139,12 @@ def changed(
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
-    """Disable downloads in a run's settings, and take the URLs from the installed preset instead.
+    """Disable downloads in a run's settings, and replace the URLs with those of the preset.
 
     The run may come from somebody else, so its URLs are not trusted. The user's own runs need no
     download, because their images are already on disk. Raise ValueError if the run's
-    data.max_pixels exceeds the default, unless data.max_pixels is among `keys`, the settings on the
-    command line.
+    data.max_pixels exceeds the default, and the command line does not set data.max_pixels. `keys`
+    are the settings on the command line.
     """
     usual, data = default_settings(stored)["data"], settings.data
     limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
@@ -165,10 +166,11 @@ def keys_of(overrides: Sequence[str]) -> list[str]:
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return the names of settings that must not change, but that changing `key` would change.
+    """Return the names of the fixed settings that `key` on the command line could change.
 
-    `key` is a setting or a group. For an `experiment`, which may change any setting, return all
-    settings that must not change. `settings` are the names of all settings of the run.
+    `key` is a setting or a group. A setting is fixed if `argument` does not allow it to change. An
+    `experiment` could change any setting, so return all fixed settings for this key. `settings` are
+    the names of all settings of the run.
     """
     fixed = [name for name in settings if name != argument and not may_change(name, argument)]
     below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
@@ -178,10 +180,10 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 def may_change(key: str, argument: str) -> bool:
     """Return True if `argument`, one of CONTINUED, allows the setting `key` of a run to change.
 
-    With resume=, only settings that change results by no more than rounding may change; extend= and
-    fork= also allow those in EXTENDED that are not in KEPT; config= allows all. The precision may
-    always change, because another machine may not support the run's precision; the summary records
-    the precision of every step.
+    resume= allows only settings that change results by no more than rounding. extend= and fork=
+    also allow the settings in EXTENDED, except those in KEPT. config= allows all settings. The
+    precision may always change, because another machine may not support the run's precision; the
+    summary records the precision of every step.
     """
     if key == "precision" or argument == "config" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True

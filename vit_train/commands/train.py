@@ -216,12 +216,12 @@ def continue_run(
 
 
 def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
-    """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, to conf/train.yaml.
+    """Return the folder of a new run, such as outputs/cifar10-tiny/TIME; `now` is TIME.
 
-    The folder is named after the first of these that is given: name=; the run that is extended,
-    forked or repeated; the experiment; the `choices` of data, model and task. With data=folder, the
-    name of the user's image folder replaces the name of the data. `now` is TIME. With resume=,
-    return "." as a placeholder; the run's existing folder is found later.
+    The file conf/train.yaml calls this function. The folder is named after the first of these that
+    is given: name=; the run that is extended, forked or repeated; the experiment; the `choices` of
+    data, model and task. With data=folder, the name of the user's image folder replaces the name of
+    the data. With resume=, return "." as a placeholder; the run's existing folder is found later.
     """
     data, task, root = choices["data"], choices["task"], _root_.data.get("root")
     if _root_.resume is not None:  # the real folder, the run's own, is found later

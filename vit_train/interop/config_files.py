@@ -77,10 +77,10 @@ def built_facts(model: nn.Module) -> Facts:
 
 
 def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the content of the config.json that timm.create_model("local-dir:…") reads.
+    """Return the config file that timm.create_model("local-dir:…") reads.
 
-    The result has the file's name as its key. `about` has the classes, mean, std and image_shape of
-    the model's images.
+    The result maps the file's name, config.json, to the file's content. `about` has the classes,
+    mean, std and image_shape of the model's images.
     """
     channels, size, _ = about["image_shape"]
     # The architecture's name determines only LayerNorm's eps; everything else is in model_args.

@@ -238,8 +238,8 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
 def plain_config(model: VisionTransformer) -> ViTConfig:
     """Return the config of the model as exported to other libraries.
 
-    Other libraries expect biases in all layers, so missing biases are exported as zeros. Positions
-    in a single table count as learned.
+    Other libraries expect biases in all layers, so missing biases are exported as zeros. If all
+    positions are in one table, they are exported as learned positions, even sinusoidal ones.
     """
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
@@ -249,7 +249,8 @@ def plain_config(model: VisionTransformer) -> ViTConfig:
 def plain_state(model: VisionTransformer) -> State:
     """Return the weights of the model as exported to other libraries.
 
-    Missing biases become zeros. Positions become a table, if `plain_config` has learned positions.
+    Missing biases become zeros. If `plain_config` returns learned positions, the weights include
+    a table of positions.
     """
     zeros = {
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))

@@ -22,7 +22,10 @@ LAYER_SCALE = 1e-5
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model from a library's config files; others are inferred from weights."""
+    """Facts about a model, read from a library's config files.
+
+    All other facts are inferred from the model's weights.
+    """
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -74,8 +77,7 @@ class Layout:
     def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
         """Return the weights under this program's names, and the library's names of unused weights.
 
-        Raise Refused if a shape does not fit, or if a weight is neither in the table nor in
-        `unused`.
+        Raise Refused if a shape does not fit, or if a weight is in neither `table` nor `unused`.
         """
         ours: State = {}
         try:

@@ -202,7 +202,10 @@ def checksum(content: Any, tensors: State) -> str:
 
 
 def newest_intact(folder: Path, without: Path | None = None) -> Path | None:
-    """Return the newest intact checkpoint in a folder, other than `without`, or None."""
+    """Return the newest intact checkpoint in a folder, or None if there is none.
+
+    Ignore the file `without`.
+    """
     files = [file for file in folder.glob("*.safetensors") if file != without and file.is_file()]
     for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError, Refused):

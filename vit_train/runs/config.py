@@ -240,8 +240,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
     """Return the schema of a saved run's config: the settings of the run's choices, with defaults.
 
     A choice that is not registered, such as a user's own model, has an unknown schema. If the group
-    of this choice is `needed`, raise ValueError; otherwise, use only the settings that all choices
-    of the group share.
+    of this choice is in `needed`, raise ValueError. Otherwise, use only the settings that all
+    choices of the group share.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
@@ -270,8 +270,9 @@ def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
 def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
     """Convert the config in a checkpoint to a TrainConfig; raise ValueError for an invalid config.
 
-    If a group's choice is not registered in this program, and the group is not `needed`, keep only
-    the settings that all choices of the group share.
+    For a choice that is not registered in this program, such as a user's own model, keep only the
+    settings that all choices of the group share. If the group is in `needed`, raise ValueError
+    instead.
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)

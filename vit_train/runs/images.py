@@ -126,11 +126,11 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load images and split them as in training.
+    """Load images, split them as in training, and return the images of `split`.
 
-    If the images are the run's own, also return the run's validation images. Images at a different
-    size than in training do not count as the run's own, because they would give a different
-    temperature.
+    If the images are the run's own, also return the run's validation images, so that vit-eval can
+    fit a temperature on them. The temperature depends on the image size, so images at a different
+    size than in training do not count as the run's own.
     """
     data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
@@ -190,7 +190,10 @@ def left_out(count: int) -> str:
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:
-    """Return a note on test images that are copies of images that the run has seen, or ""."""
+    """Return a note on how many test images are copies of training or validation images.
+
+    Return "" if there are no copies, or if `split` is not "test".
+    """
     seen = meta.seen if split == "test" else None
     count = 0 if seen is None else int(are_among(images.images, seen).sum())
     return (
@@ -201,7 +204,7 @@ def copies(images: ImageSet, split: str, meta: Meta) -> str:
 
 
 def advantage(split: str, meta: Meta) -> str:
-    """Return a note if results on the run's own images of this split are too optimistic, or ""."""
+    """Return a note if results on the run's own images of `split` are too optimistic, else ""."""
     data = meta.config.data
     if split == "train":
         return "The model was trained on these images."

@@ -77,7 +77,7 @@ def last_checkpoint(run: Path) -> Path | None:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Return the best checkpoint in a run's folder or, if it is missing, the last checkpoint.
+    """Return the best checkpoint in a run's folder or, if there is none, the last checkpoint.
 
     Raise ValueError if both are missing. A path that is not a folder is returned unchanged.
     """
@@ -112,7 +112,10 @@ def run_at(path: Path) -> Path:
 
 
 def finished_run(path: str) -> Path:
-    """Return the folder of the run that `extend=` names; raise ValueError if it is not finished."""
+    """Return the folder of the run that `extend=` names.
+
+    Raise ValueError if the run is not finished.
+    """
     folder = run_at(Path(path))
     if not holds_run(folder):
         raise ValueError(
@@ -194,9 +197,9 @@ def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
     """Within the block, lock a folder for a new run; yield the folder's path.
 
-    If the folder already contains a run or is locked, append -2, -3 and so on to its name; but if
-    the user `named` the folder, raise InUse. If the run ends before its first step, remove its
-    files and empty folders.
+    If the folder already contains a run or is locked, append -2, -3 and so on to the folder's
+    name. If the user `named` the folder, raise InUse instead. If the run ends before its first
+    step, remove the run's files and empty folders.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):
@@ -212,9 +215,10 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Within the block, lock the folder; on exit, remove the new lock and log if no run has begun.
+    """Within the block, lock the folder; on exit, clean up if no run has begun.
 
-    Raise InUse if the folder already contains a run or is locked.
+    Cleaning up removes the lock file and the log file, unless they already existed, and the folder
+    if it is empty. Raise InUse if the folder already contains a run or is locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())

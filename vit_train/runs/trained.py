@@ -151,8 +151,8 @@ class Trained(NamedTuple):
     ) -> Iterator[PredictionOrError]:
         """Yield each image's prediction or, for an image that cannot be decoded, the reason.
 
-        Only a few images are in memory at a time. If `doubts` is given, add to it the files that
-        can be read but look faulty, for example because an image has only one color. Raise
+        Only a few images are in memory at a time. Files that can be read but look faulty, for
+        example because an image has only one color, are added to `doubts`, if given. Raise
         ValueError if the model does not classify.
         """
         if not self.meta.task.needs_labels:
@@ -220,7 +220,7 @@ class Trained(NamedTuple):
     def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
         """Return the class probabilities (B,K), float64, of normalized images (B,C,S,S).
 
-        The images must be on the model's device. The precision is the model's own, unless given.
+        The images must be on the model's device. Without `precision`, use `self.precision`.
         """
         with (precision or self.precision).autocast():
             logits: Tensor = self.model.forward(images).double()
@@ -245,7 +245,11 @@ class Trained(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """Return the run's precision, or fp32 if the device lacks it or computes slowly in it."""
+        """Return the run's precision, or another if the run's does not suit the device.
+
+        For a run in bf16, return the fastest of bf16, fp16 and fp32 on this device. For a run in
+        any other precision, return fp32 if the device does not support the run's precision.
+        """
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
@@ -383,7 +387,7 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
     """Return the temperature from the checkpoint or, without one, from vit-eval's calibration file.
 
     Return None if neither has a temperature for these weights, if the model's image size differs
-    from training, or if the temperature is not between LEAST and MOST.
+    from the training image size, or if the temperature is not between LEAST and MOST.
     """
     noted = noted_temperatures(meta.path) or {}
     value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
@@ -402,8 +406,7 @@ def temperature_key(meta: Meta) -> str:
 def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
     """Return the temperatures in a run's calibration file, by `temperature_key`.
 
-    Return {} if there is no file, and None if vit-eval did not write the file or the file is
-    damaged.
+    Return {} if there is no file. Return None if the file is damaged, or is not from vit-eval.
     """
     try:
         content = read_object(calibration_file(checkpoint))
