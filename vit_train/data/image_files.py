@@ -235,8 +235,8 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     """Decode the files, or return the cached result of an earlier call for unchanged files.
 
     Files are unchanged if their paths, sizes and modification times are equal. `size` and
-    `max_pixels` must be equal, too. A result with broken files is not cached, because the cause may
-    be the machine.
+    `max_pixels` must be equal, too. A result with broken files is not cached, because the fault
+    may lie with the machine, not with the files.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
