@@ -41,7 +41,10 @@ class DrawnBatches(ABC):
     def __init__(
         self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
     ) -> None:
-        """Prepare the share of process `rank` of `ranks` in each batch of `batch_size` images."""
+        """Prepare this process's share of each batch of `batch_size` images.
+
+        This process is number `rank` of `ranks`, counted from 0.
+        """
         self.device, self.batch_size, self.seed = device, batch_size, seed
         self.rank, self.ranks = rank, ranks
         # The part of a batch that this process makes.
@@ -60,7 +63,7 @@ class DrawnBatches(ABC):
 
     @abstractmethod
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        """Yield the random draws of an epoch's batches, on the CPU, from number `first` on.
+        """Yield the random draws, on the CPU, for an epoch's batches from batch `first` on.
 
         There is one tuple of tensors per batch. Batches are numbered from 0.
         """

@@ -207,7 +207,10 @@ class DataConfig(Settings):
 
     @property
     def selected_on(self) -> str | None:
-        """Return the split that selects the best epoch, val or test, or None without validation."""
+        """Return the split whose results select the best epoch, val or test.
+
+        Without validation, return None.
+        """
         return {"split": "val", "test": "test", "none": None}[self.val]
 
 

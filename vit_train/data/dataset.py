@@ -57,8 +57,8 @@ CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
 
-    `names` (N,) holds the images' file names or their numbers in the source. None stands for the
-    numbers 0 to N − 1.
+    `names` (N,) holds the images' file names or their numbers in the source. If `names` is None,
+    the images have the numbers 0 to N − 1.
     """
 
     images: Tensor
@@ -99,7 +99,10 @@ class Statistics(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A data set's classes, image shape and checksum, and the keys of images already used."""
+    """A data set's classes, image shape and checksum, and the keys of seen images.
+
+    Seen images were used for training or validation, by this model or by one it learned from.
+    """
 
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
@@ -113,7 +116,10 @@ class Source(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The `image_keys` of a model's training and validation images, resized to `image_size`."""
+    """The `image_keys` of a model's training and validation images.
+
+    The keys were computed from images of `image_size` pixels a side.
+    """
 
     keys: Tensor
     image_size: int
@@ -226,10 +232,11 @@ class Splits:
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     """Return the training, validation and test images that the config selects.
 
-    data.val=split takes the source's validation images or, if the source has none, splits some off
-    the training images. data.val=test validates on the test images, data.val=none on no images.
-    With data.cv_folds, training and validation images are joined, and one fold of all these images
-    is used for validation. All splits and subsets are stratified and seeded.
+    data.val=split takes the source's validation images or, if the source has none, splits off some
+    of the training images. data.val=test validates on the test images. With data.val=none, there
+    are no validation images. With data.cv_folds, training and validation images are joined, and one
+    fold of all these images is used for validation. All splits and subsets are stratified and
+    seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None
@@ -265,9 +272,10 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
-    """Return a stratified subset of the size in the config's `field`; for null, return all images.
+    """Return a stratified subset of the images.
 
-    Raise ValueError if there are fewer images than this size.
+    `field` is the name of the setting that holds the subset's size. If the setting is null, return
+    all images. Raise ValueError if the size is larger than the number of images.
     """
     count = getattr(config, field)
     if count is None:
@@ -285,10 +293,11 @@ def sample(images: ImageSet, count: int) -> ImageSet:
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split off a stratified random sample; the config's `field` is the fraction to split off.
+    """Split off a stratified random sample of the images.
 
-    Return the remaining images and the sample. Keep at least one image of each class among the
-    remaining images, if possible. Raise ValueError if no image would remain.
+    `field` is the name of the setting that holds the fraction to split off. Return the remaining
+    images and the sample. Keep at least one image of each class among the remaining images, if
+    possible. Raise ValueError if no image would remain.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
@@ -304,13 +313,13 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
 def stratified(
     labels: Tensor, count: int, seed: int, leave_one: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the sorted indices of a stratified random sample of `count` images, and of all others.
+    """Return the sorted indices of a stratified random sample, and those of all other images.
 
-    The images of each class are shuffled and placed at even distances in 0…1, from a random offset.
-    The sample consists of the `count` images with the lowest values, so each class is sampled in
-    proportion to its size. Classes of equal size differ by at most one sampled image. With many
-    small classes, a large class can be off by several images. With `leave_one`, one image of each
-    class is sampled only after all other images.
+    The images of each class are shuffled and get evenly spaced positions in 0…1, from a random
+    offset. The sample consists of the `count` images with the lowest positions, so each class is
+    sampled in proportion to its size. Classes of equal size differ by at most one sampled image.
+    With many small classes, a large class can be off by several images. With `leave_one`, one image
+    of each class is left out of the sample, if possible.
     """
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)

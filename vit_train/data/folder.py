@@ -44,9 +44,10 @@ def load_folder(config: FolderConfig) -> Dataset:
     """Load the images in config.root, which holds one folder per split or one folder per class.
 
     Folders of splits are train/, test/ and val/. Without test/, val/ is used for testing. Without
-    either, config.test_fraction of the training images are used for testing. Raise ValueError for a
-    split without images, for a class that the training images lack, for a split in which no file
-    can be decoded and, with on_error=stop, for any file that cannot be decoded.
+    either, config.test_fraction of the training images are used for testing. Raise ValueError
+    if a split has no images, if the test or validation images include a class without training
+    images, or if no file of a split can be decoded. With on_error=stop, also raise ValueError if
+    any file cannot be decoded.
     """
     trees = find_parts(Path(config.root))
     classes = class_names(trees)
@@ -98,9 +99,9 @@ def find_parts(root: Path) -> dict[str, Tree]:
     """Return the trees of the training, test and validation images in `root`.
 
     If train/ has no class folders, the root itself is the training tree. If there is val/ but no
-    test/, val/ is the test tree. Raise ValueError if `root` is not a folder, if test/ or val/ has
-    class folders but train/ has none, or if train/ has images instead of class folders next to
-    test/ or val/.
+    test/, val/ is the test tree. Raise ValueError if `root` is not a folder. Without class
+    folders in train/, also raise ValueError in two cases: test/ or val/ has class folders, or
+    train/ has images and there is a folder test/ or val/.
     """
     if not root.is_dir():
         raise ValueError(
@@ -159,7 +160,7 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
 def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
     """Raise ValueError if the tree has images of a class that is not in `classes`.
 
-    In the message, `owner` names what has these classes: the model or the training folder.
+    The message says that `owner`, the model or the training folder, does not have these classes.
     """
     unknown = sorted({name for _, name in tree.files} - set(classes))
     if unknown:

@@ -245,8 +245,8 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -
     """Decode the files, or return the cached result of an earlier call for unchanged files.
 
     Files are unchanged if their paths, sizes and modification times are equal. The other arguments
-    must be equal, too. A result with broken files is not cached, because the cause may be the
-    machine.
+    must be equal, too. A result with broken files is not cached, because the fault may lie with the
+    machine, not with the files.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels} {fit}".encode())
     for path in paths:

@@ -117,9 +117,9 @@ def _coordinates(
     """Return each pixel's coordinates relative to a figure with random position, rotation and size.
 
     Return u and v (n,S,S), in units of the figure's radius, with v pointing down, and the width of
-    a pixel (n,1,1) in the same unit. `rotation` is the largest angle in radians; `radius` is a
-    range, relative to the image's side. The figure's radius is that
-    of a circle around it, which lies entirely inside the image.
+    a pixel (n,1,1) in the same unit. `rotation` is the largest angle in radians; `radius` is the
+    range of the figure's radius, relative to the image's side. A circle of this radius around the
+    figure lies entirely inside the image.
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)

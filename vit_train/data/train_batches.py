@@ -57,7 +57,7 @@ class TrainBatches(DrawnBatches):
     A batch holds images (B,C,S,S) float32, and labels (B,) or, with Mixup or CutMix, targets (B,K).
     With several processes, process `rank` of `ranks` makes only its share of each batch. An
     incomplete last batch is dropped; other epochs will include its images. A set smaller than
-    `batch_size` is a single, smaller batch. `sampler` names one of ORDERS.
+    `batch_size` makes a single, smaller batch. `sampler` names one of ORDERS.
     """
 
     def __init__(
@@ -96,8 +96,9 @@ class TrainBatches(DrawnBatches):
         """Make the random draws of one batch for this process's share of the images.
 
         `index` (B,) selects the images of the whole batch. Return the draws, packed as (F,b): F
-        numbers for each of b images. With Mixup or CutMix, b includes the image that precedes the
-        share. If the data set does not fit on the device, also return the cropped images, uint8
+        numbers for each of the b images that this process makes. With Mixup or CutMix, these are
+        its share and the image before the share, because each image is mixed with the previous
+        one. If the data set does not fit on the device, also return the cropped images, uint8
         (b,C,S,S).
         """
         # Each image is mixed with the one before it, so the image before this share is made, too;

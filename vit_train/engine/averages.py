@@ -1,4 +1,4 @@
-"""Averages over training steps: of the measures for training curves, and of the weights."""
+"""Averages over training steps: the means of measures, and the moving average of the weights."""
 
 import copy
 import time
@@ -34,7 +34,7 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude `seconds`, which were not spent on training, from the training speed."""
+        """Subtract `seconds` from the training time, which determines the speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:
@@ -68,7 +68,10 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return the share of the current weights in the average after a step, counted from 1."""
+        """Return the `rate` for `update` after a step: the share of the current weights.
+
+        Steps count from 1.
+        """
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()

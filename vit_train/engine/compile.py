@@ -26,7 +26,7 @@ def compiles(setting: bool | str, device: torch.device) -> bool:
 def compile_model(
     model: nn.Module, objective: Objective, piece: Iterable[Tensor], precision: Precision
 ) -> bool:
-    """Compile the model's forward and backward in place; on failure, warn and return False.
+    """Compile the model's forward and backward passes in place; on failure, warn and return False.
 
     Run the compiled code at once on `piece`, a micro-batch of images and targets, because only a
     run reveals that a C++ compiler or Triton is missing. Leave weights, buffers and random states
@@ -59,8 +59,8 @@ def compile_model(
 def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
     """Compile the function that makes a batch; on failure, warn and return the function as it is.
 
-    Without compilation, strong augmentation takes over 300 kernels, and each kernel reads and
-    writes all pixels.
+    Without compilation, strong augmentation needs more than 300 kernels, and each kernel reads
+    and writes all pixels.
     """
     compiled = torch.compile(make, dynamic=False)
     return compiled if works(lambda: compiled(*draws)) else make

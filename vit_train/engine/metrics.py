@@ -159,7 +159,7 @@ Z = 1.959964
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the center, and the half-width divided by Z, of Wilson's 95 % interval (1927).
+    """Return the center of Wilson's 95 % interval (1927), and its half-width divided by Z.
 
     `share` is the proportion, measured on `count` images.
     """

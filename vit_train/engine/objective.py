@@ -16,7 +16,10 @@ Forward = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """Interface of a training objective, which defines the targets in a batch (images, targets)."""
+    """Interface of a training objective.
+
+    Each objective defines what the targets in a batch (images, targets) are.
+    """
 
     # The names of a training step's measures; the first is minimized.
     measures: ClassVar[tuple[str, ...]]

@@ -43,7 +43,8 @@ def make_adamw(
 ) -> AdamW:
     """Return AdamW for all trained weights except those in `elsewhere`.
 
-    AdamW decays linear and convolution weights or, with `decay_all`, all weights.
+    Weight decay applies only to linear and convolution weights or, with `decay_all`, to all
+    weights.
     """
     return AdamW(
         groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
@@ -167,7 +168,7 @@ class Muon(Optimizer):
     def computed(self, stack: Tensor) -> Tensor:
         """Return nearly orthogonal matrices close to those in `stack`, (n,A,B).
 
-        All workers compute a part of them.
+        The matrices are divided among all workers.
         """
         dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
         orthogonal = partial(newton_schulz, dtype=dtype)

@@ -32,10 +32,11 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    A linear warm-up over `warmup_epochs`, but at most half of the steps, is followed by the
-    config's schedule. If the run extends another run, the warm-up starts at the last learning rate
-    of that other run instead of 0 (Ibrahim et al. 2024, arXiv:2403.08763). With `lr_every=epoch`,
-    the rate changes once per epoch. Raise ValueError for an unknown schedule.
+    The rate changes linearly during the warm-up, and then follows the config's schedule. The
+    warm-up lasts `warmup_epochs`, but at most half of the steps. If the run extends another run,
+    the warm-up starts at the last learning rate of that other run instead of 0 (Ibrahim et al.
+    2024, arXiv:2403.08763). With `lr_every=epoch`, the rate changes once per epoch. Raise
+    ValueError for an unknown schedule.
     """
     step -= start.step
     if config.lr_every == "epoch":
@@ -70,9 +71,9 @@ class NonFiniteGuard:
 
     The records stay on the device, so that the loop need not wait for the device. `check` reads the
     records with each log and after each epoch. For each non-finite step, `check` calls `notify`
-    with the number of the step. Then `check` raises NonFinite: for on_nonfinite=stop at once, for
-    on_nonfinite=skip after more than `train.max_skips` such steps. In both cases, a non-finite step
-    changes no weights.
+    with the number of the step. With on_nonfinite=stop, `check` then raises NonFinite. With
+    on_nonfinite=skip, `check` raises NonFinite only after more than `train.max_skips` such steps.
+    In both cases, a non-finite step changes no weights.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class NonFiniteGuard:
     def check(self, step: int) -> None:
         """Report each non-finite step recorded up to `step`; raise NonFinite if the run must end.
 
-        Wait for the device. Call this at least once per epoch: there is only one record per step of
-        an epoch.
+        Wait for the device. Call this at least once per epoch, because the steps of the next epoch
+        overwrite the records.
         """
         bad = self.bad.tolist()
         steps = [

@@ -13,7 +13,7 @@ from vit_train.engine.workers import Workers
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
-    """Split a parameter group into groups, each with a single factor of the learning rate."""
+    """Split a parameter group into groups, each with one factor for the learning rate."""
     parts: dict[float, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
@@ -55,9 +55,9 @@ class Optimizers:
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
 
     def use(self, workers: Workers, precision: Precision) -> None:
-        """Use these worker threads for independent parts of a step; use bf16 if allowed.
+        """Use these worker threads for independent parts of a step.
 
-        `precision` decides whether bf16 is allowed.
+        Optimizers that can compute in bf16 do so if `precision` allows it.
         """
         for optimizer in self.optimizers:
             optimizer.workers = workers
@@ -95,7 +95,7 @@ class Optimizers:
                 optimizer.step()
 
     def moments(self) -> list[list[dict[str, Tensor]]]:
-        """Return, for each optimizer, the moments of each of its parameters, by name."""
+        """Return one list per optimizer: for each parameter, a dict from names to moments."""
         return [
             [dict(optimizer.state.get(parameter, {})) for parameter in parameters_of(optimizer)]
             for optimizer in self.optimizers

@@ -175,7 +175,7 @@ class Trainer:
                 self.report("on_epoch", log, val)
 
     def leave_out(self, began: float) -> None:
-        """Exclude the time since `began`, which was not spent on training, from the speed."""
+        """Subtract the time since `began` from the training time, which determines the speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)

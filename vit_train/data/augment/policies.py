@@ -18,7 +18,7 @@ CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
 class Policy:
-    """Base class of the policies, and the policy "none", which applies no operation."""
+    """Base class of the policies; also the policy "none" itself, which applies no operation."""
 
     num_rounds = 0
 
@@ -66,9 +66,10 @@ class Magnitudes:
         self.table = torch.stack(values, dim=1).view(*both.shape, -1)
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Return a round of each image's `operation` (B,) at `strength`, one integer or (B,).
+        """Return the round that applies to each image its `operation` (B,) at its `strength`.
 
-        Magnitudes that have a sign, such as angles, are negated with probability ½.
+        `strength` is one integer for all images, or (B,). Magnitudes that have a sign, such as
+        angles, are negated with probability ½.
         """
         negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
         return Round(operation, *self.table[negated, operation, strength].unbind(1))

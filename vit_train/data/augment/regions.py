@@ -17,9 +17,9 @@ Part = TypeVar("Part", bound=tuple[Tensor, ...])
 
 
 def pack(parts: Iterable[tuple[Tensor, ...]]) -> Tensor:
-    """Stack all tensors (B,) of all tuples to one tensor (F,B) in float64.
+    """Stack the tensors (B,) of all tuples in `parts` into one float64 tensor (F,B).
 
-    float64 is exact for integers up to 2⁵³.
+    F is the total number of tensors. float64 is exact for integers up to 2⁵³.
     """
     return torch.stack([field.double() for part in parts for field in part])
 
@@ -63,10 +63,10 @@ def random_rectangles(
 ) -> tuple[Rectangles, Tensor]:
     """Draw a random rectangle for each of `count` images; also return whether a draw succeeded.
 
-    The area is drawn from the range `share`, relative to the image's area, and the aspect ratio
-    from the range `aspect`. Area, logarithm of the aspect ratio and position are uniformly
-    distributed. A draw fails if a side is shorter than 1 or longer than `largest` pixels. If TRIES
-    draws fail, the rectangle is the whole image. The second result is bool (B,).
+    `share` is the range of the area, relative to the image's area. `aspect` is the range of the
+    aspect ratio. Area, logarithm of the aspect ratio and position are uniformly distributed. A draw
+    fails if a side is shorter than 1 or longer than `largest` pixels. If all TRIES draws for an
+    image fail, its rectangle is the whole image, and its second result is False.
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
@@ -164,7 +164,10 @@ def random_holes(
 
 
 class Mixture(NamedTuple):
-    """Random draws for mixing, each (B,): a rectangle, and the weights outside and inside it."""
+    """Random draws for mixing, each (B,): a rectangle in each image, and the image's weights.
+
+    `outside` and `inside` are the weights outside and inside the rectangle.
+    """
 
     outside: Tensor
     inside: Tensor
@@ -175,7 +178,7 @@ class Mixture(NamedTuple):
 
 
 class Mixer:
-    """Mixup and CutMix: mixes each image, and its label, with another in a random proportion λ."""
+    """Mixup and CutMix: mixes pairs of images, and their labels, in a random proportion λ."""
 
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes, self.config = size, num_classes, config
@@ -184,9 +187,9 @@ class Mixer:
         """Draw each image's weights and rectangle; from epoch `mix_epochs` on, do not mix images.
 
         In Mixup, an image has weight λ everywhere. In CutMix, an image has weight 0 inside a
-        rectangle with the share 1 − λ of the image's area, and weight 1 outside. As in CutMix's
-        reference code, the center of the rectangle is uniformly distributed, and the rectangle is
-        clipped at the image's border. Epochs count from 0.
+        rectangle and weight 1 outside; the rectangle covers a share 1 − λ of the image's area. As
+        in CutMix's reference code, the center of the rectangle is uniformly distributed, and the
+        rectangle is clipped at the image's border. Epochs count from 0.
         """
         mixup, cutmix = self.config.mixup_alpha, self.config.cutmix_alpha
         kinds = [alpha for alpha in (mixup, cutmix) if alpha is not None]
