@@ -90,7 +90,8 @@ def common_curves(runs: Sequence[Evaluated], names: Sequence[str]) -> Figure | N
 def by_class(results: Sequence[Classification], classes: Sequence[str]) -> list[list[str]]:
     """Return a row for each class with images: its name, and each model's accuracy in percent.
 
-    For two models, add the first's accuracy minus the second's, and sort by its size.
+    For two models, each row also has the first model's accuracy minus the second's. The rows are
+    then sorted by the absolute difference, largest first.
     """
     counts = np.array(results[0].per_class_count)
     shares = 100 * np.array([each.per_class_correct for each in results]) / counts.clip(1)
@@ -105,7 +106,10 @@ def by_class(results: Sequence[Classification], classes: Sequence[str]) -> list[
 
 
 def setting_labels(settings: Sequence[Sequence[str]]) -> list[str]:
-    """Return, for each model, the fewest settings that set it apart; [] if none differ."""
+    """Return a label for each model, with only as many settings as distinguish the models.
+
+    Each row of `settings` has a key and each model's value. Without rows, return [].
+    """
     keys, *models = zip(*settings, strict=True) if settings else [()]
     flat = [dict(zip(keys, values, strict=True)) for values in models]
     shown = smallest_key(flat, keys)
@@ -251,7 +255,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints' paths without the folders that all share at the start or the end."""
+    """Remove the leading and trailing folders that all checkpoint paths have in common."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:
-    """Return the index (from 0) of a `layer`, counted from 1 or, if negative, from the end.
+    """Convert a layer number to an index, which counts from 0.
 
-    Raise ValueError if there is no such layer; the message calls the module `owner`.
+    Layer numbers count from 1 or, if negative, from the end. Raise ValueError if the layer does not
+    exist; the message calls the module `owner`.
     """
     if not 1 <= abs(layer) <= depth:
         raise ValueError(f"layer={layer}: the {owner} has layers 1 to {depth}")
@@ -62,8 +63,8 @@ def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Te
     """Return the mean attention distance, in pixels, of each head in a layer: (B,H,T,T) → (H,).
 
     A patch's attention distance is its mean distance to all patches, weighted by its attention to
-    them. A head's is the mean over patches and images (Dosovitskiy et al. 2021, figure 7). The
-    class token has no position and is left out.
+    them. A head's attention distance is the mean over patches and images (Dosovitskiy et al. 2021,
+    figure 7). The class token has no position and is left out.
     """
     first = int(has_class)
     patches = weights[:, :, first:, first:]
@@ -136,7 +137,7 @@ def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
-    """Return two orders (N,G²) of deleting the patches of maps (N,G,G).
+    """Return two orders (N,G²) in which to delete the patches of images with maps (N,G,G).
 
     "map" deletes the patches with the highest values first; "random" is a random order.
     """
@@ -158,7 +159,7 @@ def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
 
 
 def patches_of_half(maps: Tensor) -> Tensor:
-    """Return the smallest share of patches that makes up half of a map's sum: (N,G,G) → (N,).
+    """Return the smallest share of patches that holds half of a map's sum: (N,G,G) → (N,).
 
     A map of zeros counts as uniform.
     """

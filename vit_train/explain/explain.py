@@ -89,10 +89,11 @@ def folder_name(config: ExplainConfig) -> str:
 def read_images(
     trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts
 ) -> tuple[Tensor, list[str], Tensor]:
-    """Return the first `count` readable images, uint8 (N,C,S,S), and the names of their files.
+    """Return the first `count` readable images, their files' names, and the images for viewing.
 
-    Also return the same images at a size for viewing, at least LOOKED_AT pixels. Warn of each
-    unreadable image; raise ValueError if no image can be read.
+    The first images are uint8 (N,C,S,S), at the model's size. The images for viewing are the same,
+    with sides of at least LOOKED_AT pixels. Warn of each unreadable image; raise ValueError if no
+    image can be read.
     """
     size = max(LOOKED_AT, trained.meta.image_shape[1])
     found: dict[Path, tuple[Tensor, Tensor]] = {}

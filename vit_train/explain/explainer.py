@@ -53,7 +53,7 @@ TITLE, NAME = 44, 30
 class Explainer:
     """Explains the predictions of a model by one method or, with method="all", by all methods.
 
-    `layer`, counted from 1 or, if negative, from the end, is used only by method="attention".
+    `layer` is used only by method="attention"; it counts from 1 or, if negative, from the end.
     `target` is the class to explain; None means each image's predicted class. `precision` is used
     for the predictions; None means the model's own precision.
     """
@@ -111,10 +111,11 @@ class Explainer:
     def draw_maps(
         self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
     ) -> Figure:
-        """Draw uint8 images (N,3,S,S), or the same images `shown` at another size, with their maps.
+        """Draw uint8 images (N,3,S,S) with their maps.
 
-        Below each image are its title, such as the true class, and the predicted and explained
-        classes with their probabilities.
+        If `shown` is given, draw it instead: the same images at another size. Below each image are
+        its title, such as the true class, and the predicted and explained classes with their
+        probabilities.
         """
         found = [self.explained(images, method) for method in self.methods]
         named = [shortened(name, NAME) for name in self.classes]
@@ -197,10 +198,11 @@ class Explainer:
     def focus(self, images: Tensor) -> dict[str, float]:
         """Measure how concentrated maps are, and how much predictions depend on marked patches.
 
-        For uint8 images (N,3,S,S), `patches_of_half` is the share of patches that makes up half of
-        a map's sum. `changed` is the share of predictions that change when the highest patches of
-        the map are deleted; `changed_at_random`, when as many random patches are. `deleted` is the
-        share of patches deleted. `p_value` compares both shares by McNemar's exact test.
+        For uint8 images (N,3,S,S), `patches_of_half` is the smallest share of patches that holds
+        half of a map's sum. `changed` is the share of predictions that change when the highest
+        patches of the map are deleted; `changed_at_random` is the share that change when as many
+        random patches are deleted. `deleted` is the share of patches that are deleted. `p_value`
+        compares `changed` and `changed_at_random` by McNemar's exact test.
         """
         maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)
@@ -265,7 +267,7 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
 
 @torch.no_grad()
 def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
-    """Draw uint8 images (N,3,S,S) with a decoder's attention from a hidden to the visible patches.
+    """Draw uint8 images (N,3,S,S) with a decoder's attention from one hidden patch.
 
     The hidden patch is the one nearest to the center. `layer` is counted from 1 or, if negative,
     from the end. Raise ValueError if the decoder does not have this layer, or if the decoder has no

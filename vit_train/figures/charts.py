@@ -125,7 +125,7 @@ def lines(series: Sequence[Series], title: str) -> Figure:
 
 
 def scatters(panels: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
-    """Draw a panel for each setting: a dot for each run's value and result."""
+    """Draw a panel for each setting: results against the setting's values, one dot per run."""
     figure = Figure(figsize=(3.4 * len(panels), 3.2), dpi=110, layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (name, points) in zip(all_axes, panels.items(), strict=True):

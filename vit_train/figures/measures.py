@@ -172,8 +172,8 @@ FEWEST = 20
 def accuracy_of_surest(predictions: Predictions) -> Floats:
     """Return the accuracy on the n most confident predictions, for n = 1 … N: (N,).
 
-    Predictions of equal confidence each count with their mean accuracy, because they have no order
-    (El-Yaniv & Wiener 2010).
+    Predictions of equal confidence have no order, so each of them counts with the mean accuracy of
+    them all (El-Yaniv & Wiener 2010).
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count

@@ -147,7 +147,10 @@ COUNT = 12
 
 
 def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
-    """Return the indices of the `count` highest values (N,) where `among` (N,) is True, sorted."""
+    """Return the indices of the `count` highest values (N,), highest first.
+
+    Ignore values where `among` (N,) is False.
+    """
     order: Integers = np.argsort(-values, kind="stable")
     return list(map(int, order[among[order]][:count]))
 

@@ -40,8 +40,8 @@ def attend(
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-    On a device in OUTER_BY_SUM, compute a product as a sum if the product, or one of its gradients,
-    is an outer product.
+    On a device in OUTER_BY_SUM, if a @ b or one of its gradients is an outer product, compute
+    a @ b as a sum of elementwise products.
     """
     if a.device.type in OUTER_BY_SUM and 1 in (*a.shape[2:], b.shape[3]):
         return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
@@ -128,9 +128,9 @@ class Attention(nn.Module):
         return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Project x to some of queries (0), keys (1) and values (2): from `first` to `end` − 1.
+        """Return some of the queries, keys and values of x, each (B,H,T,Dh).
 
-        Each result is (B,H,T,Dh).
+        Queries have number 0, keys 1 and values 2. Return numbers `first` to `end` − 1.
         """
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]

@@ -80,12 +80,15 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Decode the encoder's tokens (B,T,D) to one vector for each predicted patch.
 
-        Without `inputs`, predict all N patches at once, from N mask tokens: (B,N,D). With `inputs`
-        (B,M,D), the embeddings of the last M patches, predict these M patches: (B,M,D). The first
-        of the M patches is predicted from a mask token, each other patch from the embeddings of the
-        patches before it. Also return the attention of each block as a pair: self-attention
-        (B,H,N,N) and cross-attention (B,H,N,T). With `inputs`, these shapes have M instead of N.
-        Without `need_weights`, both are None.
+        Without `inputs`, predict all N patches at once, from N mask tokens: (B,N,D).
+
+        `inputs` (B,M,D) are the embeddings of the last M patches. If they are given, predict only
+        these patches: (B,M,D). The first is predicted from a mask token, each other patch from the
+        mask token and the embeddings of the patches before it.
+
+        Also return the attention of each block as a pair: self-attention (B,H,N,N) and
+        cross-attention (B,H,N,T), with M instead of N if `inputs` are given. Without
+        `need_weights`, both elements of the pair are None.
         """
         table = self.pos_embed()
         if inputs is None:

@@ -38,9 +38,10 @@ class Flops:
 
 
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
-    """Return the bytes of attention for one image in `count_flops` and in explanations.
+    """Return the bytes of all layers' attention and its gradients for one image.
 
-    Each layer needs memory for the attention, the attention's gradient, and the product of the two.
+    `count_flops` and explanations of predictions need this memory. Each layer stores the attention,
+    the attention's gradient, and the product of the two.
     The result is 0 for a model without attention.
     """
     if not isinstance(config, ViTConfig):
@@ -143,9 +144,10 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 for models without attention, and for PyTorch's kernels, which do not store the
-    attention. With relative positions, PyTorch's kernels need the same memory as this package's.
-    Training in bf16 on a CPU with few tokens also stores the attention, but is not counted.
+    The result is 0 for models without attention. It is also 0 for PyTorch's kernels, which do not
+    store the attention, unless positions are relative: then these kernels need the same memory as
+    this package's. Training in bf16 on a CPU with few tokens also stores the attention, but this
+    memory is not counted.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

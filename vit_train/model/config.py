@@ -207,7 +207,7 @@ class ViTConfig(ModelConfig):
 
 @dataclass
 class CnnConfig(ModelConfig):
-    """Settings of a plain CNN with one convolution per entry of `widths`."""
+    """Settings of a plain CNN with one convolution for each width in `widths`."""
 
     sizes: ClassVar[tuple[str, ...]] = ("widths",)
 
@@ -224,7 +224,7 @@ class CnnConfig(ModelConfig):
 
 @dataclass
 class ResNetConfig(CnnConfig):
-    """Settings of a residual network with one stage of `blocks` blocks per entry of `widths`."""
+    """Settings of a residual network with one stage of `blocks` blocks for each width."""
 
     sizes = ("widths", "blocks")
 

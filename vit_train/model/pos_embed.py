@@ -42,9 +42,10 @@ class PositionEmbedding(nn.Module):
             init_normal(parameter, std)
 
     def resized(self, state: State) -> State:
-        """Convert the state dict of the same kind of positions on another grid to this grid.
+        """Resize a state dict from another grid of patches to this grid.
 
-        Raise ValueError if this kind of positions cannot be resized.
+        The state dict must come from the same class. Raise ValueError if positions of this class
+        cannot be resized.
         """
         return state
 
@@ -180,9 +181,10 @@ def sinusoids(places: Tensor, dim: int) -> Tensor:
 
 
 class RelativeKeys(AttentionPositions):
-    """Relative positions: one learned key for each of 2N − 1 distances p_q − p_k in patch order.
+    """Relative positions: one learned key for each of the 2N − 1 distances between N patches.
 
-    The class token has no distances: nothing is added to the logits in its row and column.
+    A distance is the index of the query's patch minus the index of the key's patch. The class token
+    has no distances: nothing is added to the logits in its row and column.
     """
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
@@ -210,8 +212,8 @@ class Rotary2D(AttentionPositions):
 
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298). In each head,
     half of the pairs of values rotate with the column and half with the row, at wavelengths of 2π
-    to nearly 200π patches. Of the positions of two patches, only the signed numbers of columns and
-    rows between the patches then affect the logit. The class token is not rotated.
+    to nearly 200π patches. As a result, the positions of two patches affect the logit only through
+    the signed differences of their columns and rows. The class token is not rotated.
     """
 
     width_multiple = 4

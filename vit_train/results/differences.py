@@ -48,8 +48,8 @@ class Difference:
     def is_decided(self) -> bool:
         """Return True if the mean difference is significant.
 
-        The threshold is strict enough for a test after each new seed. With fewer than FIRST_LOOK
-        values, return False.
+        The threshold is strict, so that the test may be repeated after each new seed. With fewer
+        than FIRST_LOOK values, return False.
         """
         count = len(self.values)
         if count < FIRST_LOOK:
@@ -59,8 +59,9 @@ class Difference:
     def seeds_to_find(self, size: float) -> int | None:
         """Return the number of seeds needed to find a true difference of `size` with 80 % power.
 
-        The test is a paired t-test at the 5 % level. Its standard deviation is assumed to be that
-        of `values`. Return None for fewer than two values, or if MOST_SEEDS or more are needed.
+        The test is a paired t-test at the 5 % level. The differences are assumed to have the
+        standard deviation of `values`. Return None for fewer than two values, or if MOST_SEEDS or
+        more seeds are needed.
         """
         if len(self.values) < 2:
             return None

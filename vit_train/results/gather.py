@@ -39,9 +39,9 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
 def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tuple[str, Path]:
     """Write results.md, results.csv and the plots into a folder.
 
-    Return a table for the terminal, and the folder. Without `out`, the folder is the only one in
-    `paths` or, for several paths, the folder that contains all of them. Compare groups with the
-    group that has the settings `baseline`; None means the first group.
+    Return a table for the terminal, and the folder. The folder is `out` or, if it is None, the
+    result of `folder_beside`. Compare groups with the group that has the settings `baseline`; None
+    means the first group.
     """
     groups = read_groups(paths)
     if len(searched(groups)) > 1:  # a search: the best first

@@ -57,7 +57,10 @@ def searched(groups: Sequence[Group]) -> list[str]:
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return results against the number of training images, one series for all equal settings."""
+    """Return series of results by number of training images.
+
+    Groups that differ only in data.train_subset form one series.
+    """
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})

@@ -36,7 +36,7 @@ class Group:
 
     @staticmethod
     def place(run: dict[str, Any]) -> tuple[Any, Any]:
-        """Return a run's seed and cross-validation fold; runs of two groups are paired by both."""
+        """Return a run's seed and cross-validation fold, by which runs of two groups are paired."""
         return run["config"]["seed"], run["config"]["data"].get("cv_fold")
 
     @property
@@ -76,7 +76,7 @@ def short_name(key: str) -> str:
 def short_value(value: Any) -> str:
     """Return a setting's value as text, shortened to fit into a table.
 
-    Of a number with many digits, as a search tries, keep three.
+    Long floats, which a search often chooses, are rounded to three significant digits.
     """
     is_long = isinstance(value, float) and len(str(value)) > 8
     return f"{value:.3g}" if is_long else shortened(str(value), 60)

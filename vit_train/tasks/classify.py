@@ -113,9 +113,9 @@ def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
 def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return each image's weight (B,) and target, from targets and class weights (K,).
 
-    The targets are labels (B,) or, for mixed images, shares of the classes (B,K). A mixed image's
-    weight is the sum of its shares times the class weights. Its new target is proportional to these
-    products.
+    The targets are labels (B,), which do not change, or, for mixed images, shares of the classes
+    (B,K). For a mixed image, multiply each share by the weight of its class. The image's weight is
+    the sum of these products; its new target is the products divided by this sum.
     """
     if targets.ndim == 1:
         return weights[targets], targets
@@ -126,7 +126,8 @@ def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the number of correct predictions, given labels (B,).
 
-    For mixed targets (B,K), each image counts with the predicted class's share of its target.
+    An image with a mixed target (B,K) counts as a fraction: the predicted class's share of the
+    target.
     """
     predicted = logits.argmax(1)
     if targets.ndim == 1:

@@ -49,8 +49,8 @@ class CheckpointManager(Callback):
     """Writes the last checkpoint and the one with the best validation score into one folder.
 
     Both are written after the last epoch, and after earlier epochs as often as SHARE of the time
-    allows: not after each epoch if epochs last a second. The best checkpoint stays in main memory
-    until it is written. `config` may ask for more checkpoints.
+    allows. If epochs are short, not every epoch is written. The best checkpoint stays in main
+    memory until it is written. `config` may ask for more checkpoints.
 
     `make` returns a checkpoint that shares its tensors with the trainer. `flush` writes the
     reports; if it raises OSError, the next call tries again. `flush` is called before each

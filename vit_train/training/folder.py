@@ -102,7 +102,10 @@ class RunFolder:
         return {name: length for name, length in lengths.items() if length}
 
     def flush(self) -> None:
-        """Write all reports to disk; raise OSError, or ValueError if the folder is gone."""
+        """Write all reports to disk.
+
+        Raise ValueError if the folder is gone, and OSError if writing fails.
+        """
         if not (self.path / CONFIG).exists():
             raise ValueError(
                 f"{self.path} has been deleted, moved or unmounted. Restore the folder, then "
@@ -280,7 +283,10 @@ def chosen_settings() -> list[str]:
 
 
 def own_command() -> str:
-    """Return the command that repeats this run; for a job of a sweep, repeat only the job."""
+    """Return the command that repeats this run.
+
+    If this run is a job of a sweep, the command repeats only this job.
+    """
     if not in_sweep():
         return provenance.command_line()
     settings = HydraConfig.get()

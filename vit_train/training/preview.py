@@ -107,7 +107,7 @@ def inspect_model(config: InspectConfig) -> None:
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     """Return the shape of the images (C,S,S) and the number of classes.
 
-    Raise ValueError if the settings do not determine both, because images are not loaded.
+    The images are not loaded, so raise ValueError if the settings do not determine both.
     """
     data = config.data
     size = config.image_size or data.image_size or data.own_size

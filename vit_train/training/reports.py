@@ -37,7 +37,7 @@ def reports(folder: Path) -> list[Path]:
 
 
 def truncate_reports(folder: Path, written: dict[str, int]) -> None:
-    """Cut each report to its length in bytes, `written[name]`; delete reports without an entry."""
+    """Cut each report to its length in bytes, `written[name]`; delete reports not in `written`."""
     for name, length in written.items():
         path = folder / Path(name).name
         if not path.is_file() or path.stat().st_size < length:
@@ -195,8 +195,8 @@ class TensorBoard(Callback):
         """Add the settings and the final metrics, by tag, to TensorBoard's hyperparameter table.
 
         TensorBoard takes metrics from curves, so each metric is also added as a curve of one point.
-        By default, the table shows only hyperparameters that are marked as differing between runs:
-        mark those whose keys are in `chosen`.
+        By default, the table shows only hyperparameters that are marked as differing between runs.
+        The hyperparameters whose keys are in `chosen` get this mark.
         """
         # A path need not be UTF-8, but TensorBoard's texts must be.
         settings = {

@@ -120,7 +120,7 @@ class Setup:
         return images * flops / 1e12
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
-        """Return this process's share of a split in unaugmented batches with the task's targets."""
+        """Return this process's unaugmented batches of a split, with the task's targets."""
         images = EvalBatches(
             part,
             self.normalize,
@@ -287,9 +287,10 @@ def chosen_statistics(
 ) -> Statistics:
     """Return the mean and standard deviation, per channel, for normalizing images.
 
-    Use the first available values: those of the `earlier` checkpoint or, without one, of the
-    settings; then those of the pretrained model; then those of the training `images`. Raise
-    ValueError if the values are invalid, such as a standard deviation of 0.
+    For a run that continues from an `earlier` checkpoint, use the checkpoint's values. Otherwise,
+    use the first values that exist: those in the settings, those of the pretrained model, or those
+    of the training `images`. Raise ValueError if the values are invalid, such as a standard
+    deviation of 0.
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:

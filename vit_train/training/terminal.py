@@ -113,7 +113,10 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
 
 
 def warn_of_uneven_classes(setup: Setup) -> None:
-    """Warn of uneven classes and name the settings that balance them, unless one of them is set."""
+    """Warn if the classes are uneven, and name the settings that balance the classes.
+
+    Do nothing if one of these settings is in use, or if the task needs no labels.
+    """
     if balances(setup.config, setup.task) or not setup.task.needs_labels:
         return
     classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)

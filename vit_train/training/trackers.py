@@ -10,7 +10,7 @@ from vit_train.base.text import reason
 
 
 class Tracker(Protocol):
-    """A tracker with the run of a folder, which may exist from before the run was resumed."""
+    """A tracker's record of a run; when the run is resumed, the same record continues."""
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Add values by tag."""
@@ -57,7 +57,7 @@ def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Tracker:
 
 
 class Trackers:
-    """The trackers of a run; one that fails is left out, so that training continues."""
+    """The trackers of a run; if a tracker fails, training continues without it."""
 
     def __init__(self, names: list[str], folder: Path, settings: dict[str, Any]) -> None:
         self.opened = {name: open_tracker(name, folder, settings) for name in names}

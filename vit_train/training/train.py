@@ -144,7 +144,7 @@ def train_in_held_folder(
 def with_named_runs(config: TrainConfig) -> TrainConfig:
     """Replace a folder of runs in init_from= or task.teacher= by its newest finished run.
 
-    When this run is resumed, it then uses the same models, even if the folder has newer runs.
+    If the folder stayed in the config, a resumed run could load another model, from a newer run.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
