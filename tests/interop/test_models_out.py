@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Run
+from conftest import Run, write_images
 from PIL import Image
 from torch import Tensor
 
@@ -166,3 +166,31 @@ def test_torchvision_takes_our_weights() -> None:
     theirs.load_state_dict(TORCHVISION.to_theirs(model.state_dict()))
     batch = torch.randn(3, 3, SIZE, SIZE, dtype=torch.float64)
     torch.testing.assert_close(theirs(batch), model(batch), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("fit", ["crop", "stretch", "pad"])
+def test_photos_are_made_square_there_as_here(run: Run, fit: str) -> None:
+    import timm
+    from transformers import AutoImageProcessor
+
+    names = [f"{name}/{number}.png" for name in "ab" for number in range(10)]
+    write_images("photos", names, size=(60, 40))
+    folder = ["data=folder", "data.root=photos", f"data.fit={fit}"]
+    run.succeeds("vit-train", *SETTINGS, *folder, "train.epochs=1", "hydra.run.dir=run")
+    model = vit_train.load("run")
+    smooth = np.linspace(0, 255, 60)[:, None, None] * np.linspace(0.2, 1, 3 * 40).reshape(1, 40, 3)
+    photo = Image.fromarray(smooth.astype(np.uint8))
+    ours = model.preprocess(photo)
+    if fit == "pad":
+        for form in ("timm", "hf"):
+            run.fails(
+                "cannot read images with data.fit=pad", "vit-export", "ckpt=run", f"format={form}"
+            )
+        return
+    run.succeeds("vit-export", "ckpt=run", "format=timm", "out=for_timm")
+    theirs = timm.create_model("local-dir:for_timm", pretrained=True)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(theirs))
+    assert (transform(photo) - ours).abs().max() < 0.05
+    run.succeeds("vit-export", "ckpt=run", "format=hf", "out=for_hf")
+    processor = AutoImageProcessor.from_pretrained("for_hf")
+    assert (processor(photo, return_tensors="pt").pixel_values[0] - ours).abs().max() < 0.05

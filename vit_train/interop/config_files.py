@@ -82,6 +82,7 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     The result maps the file's name, config.json, to the file's content. `about` has the classes,
     mean, std and image_shape of the model's images.
     """
+    require_preprocessing(about)
     channels, size, _ = about["image_shape"]
     # The architecture's name determines only LayerNorm's eps; everything else is in model_args.
     clip = "clip_" if config.eps == CLIP_EPS else ""
@@ -131,7 +132,18 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
 
 
 # timm's name for each data.fit.
-CROP_MODES = {"crop": "center", "stretch": "squash", "pad": "border"}
+CROP_MODES = {"crop": "center", "stretch": "squash"}
+
+
+def require_preprocessing(about: Mapping[str, Any]) -> None:
+    """Raise ValueError if the libraries cannot make images square as this model needs."""
+    if about["fit"] not in CROP_MODES:
+        raise ValueError(
+            f"timm and Hugging Face cannot read images with data.fit={about['fit']}: export the "
+            "model with format=onnx, torch or safetensors"
+        )
+
+
 # Pillow's number for its bilinear filter.
 BILINEAR = 2
 
@@ -157,8 +169,7 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
 
     `about` has the classes, mean, std and image_shape of the model's images.
     """
-    if about["fit"] == "pad":
-        raise ValueError("Hugging Face's preprocessing does not support data.fit=pad: use timm")
+    require_preprocessing(about)
     channels, size, _ = about["image_shape"]
     square, crops = {"height": size, "width": size}, about["fit"] == "crop"
     model = {
