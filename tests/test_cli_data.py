@@ -85,7 +85,7 @@ def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
 
 
 WARNINGS = (
-    "2 images of nearly one color, such as scans/a/dark.png",
+    "2 images with almost no contrast, such as scans/a/dark.png",
     "2 images cropped by more than a fifth of the area, such as scans/a/wide.png",
     "2 files skipped (not JPEG, PNG, WebP or BMP), such as scans/a/scan.tif",
 )
@@ -116,7 +116,7 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
         said = run.succeeds(*command).said
         assert [said.count(words) for words in WARNINGS] == [1] * 3, (command, said)
     single = ["vit-predict", "ckpt=run", "images=scans/a/dark.png"]
-    run.says("1 image of nearly one color, scans/a/dark.png: rescale the values of", *single)
+    run.says("1 image with almost no contrast, scans/a/dark.png: if they have 16 bits", *single)
 
 
 def test_a_signal_at_the_ends_of_wide_images_is_seen_unless_they_are_cropped(run: Run) -> None:

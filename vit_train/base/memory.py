@@ -43,7 +43,7 @@ def gigabytes(count: float) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for an out-of-memory error of Python or of PyTorch, on a CPU or a GPU."""
+    """Return True if Python or PyTorch raised `error` because memory ran out, on a CPU or a GPU."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
 

@@ -80,7 +80,7 @@ class AugmentConfig(Settings):
     )
     mix_epochs: int | None = setting(
         None,
-        "Number of epochs, from the first, in which Mixup and CutMix are used; null: all epochs.",
+        "Number of epochs after which Mixup and CutMix are turned off; null: never.",
         at_least=1,
     )
 
@@ -90,9 +90,9 @@ MAX_PIXELS = 64_000_000
 MAX_PIXELS_TEXT = (
     "Largest number of pixels of an image; larger images count as files that cannot be decoded."
 )
-# How to handle files that cannot be decoded.
 # How images that are not square become square.
 FIT = ("stretch", "crop", "pad")
+# How to handle files that cannot be decoded.
 ON_ERROR_CHOICES = ("stop", "skip")
 
 

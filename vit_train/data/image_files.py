@@ -1,7 +1,7 @@
 """Find the image files that the user names, and decode them to square RGB arrays.
 
-A file that cannot be decoded is reported with the reason. Warnings report images of nearly one
-color, and images that lose much of their area to cropping.
+A file that cannot be decoded is reported with the reason. Warn about images with almost no
+contrast, and about images that lose much of their area to cropping.
 """
 
 import contextlib
@@ -282,7 +282,7 @@ MUCH = 0.2
 
 @dataclass
 class Doubts:
-    """Decoded files to warn about: images of nearly one color, and images with much cropped off."""
+    """Decoded files to warn about: images with almost no contrast, or with much cropped off."""
 
     flat: list[Path] = field(default_factory=list)
     cropped: list[Path] = field(default_factory=list)
@@ -299,7 +299,7 @@ class Doubts:
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        advice = ": rescale the values of 16-bit files to 0 to 65,535"
-        warn_of(self.flat, "image", "of nearly one color", advice)
+        advice = ": if they have 16 bits, rescale their values to 0 to 65,535"
+        warn_of(self.flat, "image", "with almost no contrast", advice)
         center = ": only the central square is read"
         warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)

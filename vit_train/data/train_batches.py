@@ -96,10 +96,10 @@ class TrainBatches(DrawnBatches):
         """Make the random draws of one batch for this process's share of the images.
 
         `index` (B,) selects the images of the whole batch. Return the draws, packed as (F,b): F
-        numbers for each of the b images that this process makes. With Mixup or CutMix, these are
-        its share and the image before the share, because each image is mixed with the previous
-        one. If the data set does not fit on the device, also return the cropped images, uint8
-        (b,C,S,S).
+        numbers for each of the b images that this process makes. With Mixup or CutMix, each image
+        is mixed with the image before it, so b includes one more image, the one before this
+        process's share. If the data set does not fit on the device, also return the cropped
+        images, uint8 (b,C,S,S).
         """
         # Each image is mixed with the one before it, so the image before this share is made, too;
         # the batch's first image is mixed with its last one (−1).

@@ -169,8 +169,8 @@ def bf16_speedup(model: nn.Module) -> float:
 def product_speedup(outputs: int, inputs: int, threads: int) -> float:
     """Return the speedup of bf16 over fp32 in the products of a linear layer.
 
-    Both precisions are timed in turn for a tenth of a second. For each precision, the shortest time
-    counts, because other programs slow down only some of the products.
+    The two precisions are timed alternately, for a tenth of a second in all. The shortest time of
+    each counts, because other programs slow down only some of the products.
     """
     outputs, inputs = min(outputs, WIDEST), min(inputs, WIDEST)
     rows = max(FEWEST_ROWS, min(ROWS, MULTIPLICATIONS // (outputs * inputs)))

@@ -199,8 +199,8 @@ class Explainer:
         """Measure how concentrated maps are, and how much predictions depend on marked patches.
 
         For uint8 images (N,3,S,S), `patches_of_half` is the smallest share of patches that holds
-        half of a map's sum. `changed` is the share of predictions that change when the highest
-        patches of the map are deleted; `changed_at_random` is the share that change when as many
+        half of a map's sum. `changed` is the share of predictions that change when the patches with
+        the largest values are deleted; `changed_at_random` is the share that change when as many
         random patches are deleted. `deleted` is the share of patches that are deleted. `p_value`
         compares `changed` and `changed_at_random` by McNemar's exact test.
         """

@@ -165,7 +165,7 @@ def draw_runs(
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """Plot each measure of groups of runs against the images seen, in a panel per measure.
+    """Plot the curves of groups of runs against the images seen, with one panel per measure.
 
     Validation lines are solid, training lines dashed; `validation` is the legend's text for the
     solid lines. For a group of several runs, draw the mean and a band from the lowest to the

@@ -71,7 +71,7 @@ def require_format_holds(model: Deployed, name: str) -> None:
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
     """Yield the images to check the export with, as pairs of a name and uint8 (N,C,S,S).
 
-    The first set is random; the second has the test images, if they can be loaded.
+    The first set has random pixels; the second is the test images, if they can be loaded.
     """
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_IMAGES, *model.meta.image_shape)

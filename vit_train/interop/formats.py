@@ -227,7 +227,7 @@ def reopened(path: Path, model: Deployed) -> Answer:
 
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
-    """Return the files, by name, of a folder that a library can open: weights and config files."""
+    """Return the weights and config files, by name, of a folder that the library can load."""
     assert isinstance(model.fused, VisionTransformer)
     files = layout.files(plain_config(model.fused), model.about)
     contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}

@@ -43,10 +43,7 @@ BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
 def with_first_position(state: State) -> State:
-    """Add a position of zeros for the class token if only the patches have positions.
-
-    Only the patches have positions in DeiT-III and FlexiViT.
-    """
+    """Add a position of zeros for the class token if it has none, as in DeiT-III and FlexiViT."""
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count = positions.shape[1]
     if "cls_token" not in state or count < 2 or math.isqrt(count) ** 2 != count:

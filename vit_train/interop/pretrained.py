@@ -160,7 +160,7 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
-        raise Refused("the number of heads and LayerNorm's eps in its config.json must be numbers")
+        raise Refused("its config.json has no numbers for the attention heads and LayerNorm's eps")
     config = replace(wanted, **settings)
     ours = numbers(ours)
     require_whole(ours, config, image_size(ours, config))

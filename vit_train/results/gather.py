@@ -29,7 +29,10 @@ def require_complete(run: dict[str, Any]) -> None:
 
 
 def read_groups(paths: Sequence[Path]) -> list[Group]:
-    """Return groups of the finished runs at these paths; raise ValueError for a damaged summary."""
+    """Return the finished runs at these paths, grouped by their settings.
+
+    Raise ValueError if a summary is damaged.
+    """
     runs = read_summaries(paths)
     for run in runs:
         require_complete(run)
@@ -63,7 +66,7 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:
-    """Return the only path if it is a folder; otherwise, the folder that contains all paths."""
+    """Return the deepest folder that contains all paths; of a single folder, the folder itself."""
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
     parent = os.path.commonpath([path.parent.resolve() for path in paths])

@@ -231,7 +231,9 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         place = Group.place(run)
         if place in newest:
             logger.warning(
-                printable(f"skipped {newest[place]['file']}: {run['file']} is a newer repetition")
+                printable(
+                    f"skipped {newest[place]['file']}: {run['file']} is newer and has the same seed"
+                )
             )
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]

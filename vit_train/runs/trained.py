@@ -352,7 +352,8 @@ def require_bounded_memory(
 ) -> None:
     """Raise ValueError if the model, at this image size, needs more memory than the machine has.
 
-    Attention and position tables grow with the image size, even if the checkpoint is a small file.
+    Attention and position tables grow with the image size, so even a small checkpoint may need more
+    memory than the machine has.
     """
     image_size = image_shape[1]
     require_few_patches(config.model, image_size)

@@ -101,7 +101,7 @@ def inspect_model(config: InspectConfig) -> None:
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         save(draw_positions(model), Path(config.out))
-        logger.info(f"position embeddings drawn in {config.out}")
+        logger.info(f"plot of the position embeddings written to {config.out}")
 
 
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
