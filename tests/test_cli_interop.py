@@ -185,7 +185,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "an odd config": (
         HF,
         '{"num_attention_heads": "x"}',
-        "the number of heads and LayerNorm's eps",
+        "no numbers for the attention heads and LayerNorm's eps",
     ),
     "another activation": (
         HF,

@@ -53,7 +53,23 @@ def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -
     run.fails("model.final_norm=False", "vit-export", "ckpt=run", "format=timm")
     train(run, "next", *post_ln, "init_from=run")
     words = "to match it, set model.final_norm=false\n"
-    run.fails(words, "vit-train", *SMALL, "model.pre_norm=false", "init_from=run")
+    run.fails(words, "vit-train", *SMALL, "model.final_norm=true", "init_from=run")
+
+
+def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: SmallRun) -> None:
+    small_run("reconstruct", "mae")
+    loop = [each for each in SMALL if not each.startswith("model.")]
+    taken = "taken from mae: model.embed_dim=16 model.depth=2"
+    tune = [*loop, "init_from=mae", "model.dropout=0.1"]
+    run.says(taken, "vit-train", *tune, "hydra.run.dir=tuned")
+    config = read_json(Path("tuned/summary.json"))["config"]["model"]
+    assert (config["embed_dim"], config["depth"], config["dropout"]) == (16, 2, 0.1)
+    # A repeated sweep goes on with its runs, though its command says nothing of their shape.
+    sweep = ["vit-train", "-m", *tune, "seed=0", "hydra.sweep.dir=sweep"]
+    run.succeeds(*sweep, "train.max_minutes=1e-9")
+    run.says("resuming after step 1", *sweep)
+    run.fails("to match it, set model.depth=2", "vit-train", *tune, "model.depth=6")
+    run.fails("model.embed_dim=16 model.depth=2", "vit-train", *tune, "model=tiny")
 
 
 def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:

@@ -41,12 +41,13 @@ KEPT = (
 )
 
 
-def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
+def begun_config(folder: Path, config: TrainConfig, overrides: Sequence[str]) -> TrainConfig | None:
     """Return a completed `config` if the run in `folder` has the same settings, otherwise None.
 
     Settings that may change when a run is resumed are not compared. To complete `config`, replace a
     folder of runs in init_from= or task.teacher= with the newest finished run in the folder, and
-    replace precision=auto with the precision of the run in `folder`.
+    replace precision=auto with the precision of the run in `folder`. If the command line sets
+    init_from=, take the settings of the model that it does not set from the run in `folder`, too.
     """
     from vit_train.training.train import with_named_runs
 
@@ -54,6 +55,10 @@ def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
     config = with_named_runs(config)
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
+    keys = keys_of(overrides)
+    if "init_from" in keys and "model" not in keys and type(config.model) is type(begun.model):
+        taken = {key: each for key, each in vars(begun.model).items() if f"model.{key}" not in keys}
+        config = replace(config, model=replace(config.model, **taken))
     own, now = (dict(flatten(as_saved(asdict(each)))) for each in (begun, config))
     same = all(own[key] == now.get(key) for key in own if not may_change(key, "resume"))
     return config if same else None

@@ -153,7 +153,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
     before = folder if settings.mode == RunMode.MULTIRUN else restarted
     if before is not None and holds_run(before):
-        begun = begun_config(before, new_config(composed, settings))
+        begun = begun_config(before, new_config(composed, settings), settings.overrides.task)
         if begun is not None:
             with removed_if_empty(folder, is_named):
                 return continue_run(before, None, lambda last: begun)

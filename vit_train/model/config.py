@@ -5,7 +5,7 @@ build.py.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from vit_train.base.setting import Settings, setting
 
@@ -242,21 +242,18 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 }
 
 
-def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
-    """Return the settings that `other` must copy from `one` to load the encoder weights of `one`.
-
-    Each setting is written as on the command line, such as model.depth=4.
-    """
+def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
+    """Return the settings of `one` that `other` must copy to load the encoder weights of `one`."""
+    settings = {"hidden_dim": "mlp_dim", "has_class_token": "head", "eps": "norm_eps"}
+    settings["has_layer_scale"] = "layer_scale"
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
-    typed = {
-        "hidden_dim": f"mlp_dim={one.hidden_dim}",
-        "has_class_token": f"head={one.head}",
-        "has_layer_scale": f"layer_scale={shown(one.layer_scale)}",
-        "eps": f"norm_eps={one.eps}",
-    }
-    return [
-        f"model.{typed.get(field, f'{field}={shown(getattr(one, field))}')}" for field in differing
-    ]
+    changes = {settings.get(field, field): getattr(one, field) for field in differing}
+    return changes | {key: getattr(one, key) for key in ("head", "layer_scale") if key in changes}
+
+
+def typed(settings: dict[str, Any]) -> str:
+    """Return settings of a model as on the command line, such as "model.depth=4 model.head=gap"."""
+    return " ".join(f"model.{key}={shown(value)}" for key, value in settings.items())
 
 
 def shown(value: object) -> str:

@@ -1,5 +1,6 @@
 """The initial model: its weights, and the images on which it must not be tested."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from vit_train.data.dataset import (
 from vit_train.data.folder import reread
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import batch_norms
-from vit_train.model.config import ViTConfig, differences, require_vit
+from vit_train.model.config import ViTConfig, differences, require_vit, typed
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
@@ -50,7 +51,7 @@ def start_from(
     if differing := differences(found.config, ours.config):
         raise ValueError(
             f"init_from={config.init_from} does not match this model; to match it, set "
-            f"{' '.join(differing)}"
+            f"{typed(differing)}"
         )
     fresh = why_fresh(found, ours, classes)
     state = resize_positions(found.state, ours)
@@ -112,12 +113,28 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
     return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
 
 
-def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfig:
-    """Replace model.norm_eps=null by the pretrained model's value or, without one, the default."""
+def with_own_shape(
+    config: TrainConfig, found: "Pretrained | None", chosen: Collection[str]
+) -> TrainConfig:
+    """Take the settings of the encoder's shape from the pretrained model, unless they are `chosen`.
+
+    `chosen` are the settings and groups on the command line. Nothing is taken if init_from= is not
+    among them, because then a recipe or a program sets the model, too; or if model= is. Replace
+    model.norm_eps=null by the pretrained model's value or, without one, the default.
+    """
     model = config.model
-    if not isinstance(model, ViTConfig) or model.norm_eps is not None:
+    if not isinstance(model, ViTConfig):
         return config
-    return replace(config, model=replace(model, norm_eps=(found.config if found else model).eps))
+    if model.norm_eps is None:
+        model = replace(model, norm_eps=(found.config if found else model).eps)
+    if found and "init_from" in chosen and "model" not in chosen:
+        given = {key.removeprefix("model.").replace("mlp_ratio", "mlp_dim") for key in chosen}
+        shape = differences(found.config, model)
+        taken = {key: value for key, value in shape.items() if key not in given}
+        if taken:
+            logger.info(f"taken from {config.init_from}: {typed(taken)}")
+        model = replace(model, **taken)
+    return replace(config, model=model)
 
 
 def first_model(

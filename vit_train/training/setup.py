@@ -1,6 +1,6 @@
 """The parts of a run, built from its config."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -55,7 +55,7 @@ from vit_train.training.first_model import (
     known_source,
     seen_by_earlier_models,
     unseen_test,
-    with_norm_eps,
+    with_own_shape,
 )
 from vit_train.training.teacher import load_teacher, taught
 
@@ -137,8 +137,11 @@ def set_up(
     device: torch.device,
     processes: Processes,
     earlier: Checkpoint | None = None,
+    set_here: Collection[str] = (),
 ) -> Setup:
     """Load the data, and build the model and the task.
+
+    `set_here` names the settings on the command line.
 
     The normalization of an `earlier` checkpoint (to resume, extend or fork) is used here; its
     weights are loaded later.
@@ -147,7 +150,7 @@ def set_up(
     # Building a model draws random numbers, so this comes before the seed is set.
     teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)
-    config = with_norm_eps(config, found)
+    config = with_own_shape(config, found, set_here)
 
     torch.manual_seed(config.seed)
     data = load_images(config)

@@ -30,7 +30,7 @@ from vit_train.runs.config import CONTINUED, TrainConfig, readable, with_default
 from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.tasks.config import DistillConfig
 from vit_train.training.earlier import Earlier, read_earlier
-from vit_train.training.folder import RunFolder
+from vit_train.training.folder import RunFolder, chosen_settings
 from vit_train.training.setup import Setup, set_up
 
 # SIGHUP: the terminal has been closed. SIGUSR2: Slurm warns that the job's time is nearly up.
@@ -131,7 +131,8 @@ def train_in_held_folder(
             checkpoint = processes.broadcast(checkpoint)
             earlier = read_earlier(config, checkpoint)
             config = with_named_runs(config)
-            setup = set_up(config, device, processes, earlier.state if earlier else None)
+            state = earlier.state if earlier else None
+            setup = set_up(config, device, processes, state, chosen_settings())
             if earlier:
                 earlier.require_same(setup)
             # Processes other than the main one write nothing.
