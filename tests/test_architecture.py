@@ -38,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # 8,000 statements held all of the program once; what is added since, to compare runs, needs more.
 MOST = {
-    "statements in vit_train": 8_310,
-    "statements in tests": 10_200,
+    "statements in vit_train": 8_350,
+    "statements in tests": 10_300,
     "files": 115,
     "rooms": 14,
     "floors": 7,

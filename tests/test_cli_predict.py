@@ -1,6 +1,7 @@
 """vit-predict, and the same in Python: files of every kind, told as they are."""
 
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -217,6 +219,20 @@ def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) 
     assert vit_train.load(last, weights="raw").meta.temperature is None
     Path(last).replace("run/checkpoints/best.safetensors")  # other weights, same name
     assert vit_train.load("run/checkpoints/best.safetensors").meta.temperature is None
+
+
+def test_a_temperature_that_cannot_be_saved_is_said(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meta = vit_train.load(small_run("finished")).meta
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(measuring, "write_json", Mock(side_effect=full))
+    measuring.note_temperature(meta, 1.5)
+    words = "the temperature is not saved: run/calibration.json: No space left on device"
+    assert words in caplog.text
+    Path("broken.png").touch()
+    with pytest.raises(ValueError, match=r"cannot read broken\.png: not a JPEG"):
+        vit_train.load("run").preprocess("broken.png")
 
 
 def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: SmallRun) -> None:

@@ -69,6 +69,9 @@ def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: 
     run.succeeds(*sweep, "train.max_minutes=1e-9")
     run.says("resuming after step 1", *sweep)
     run.fails("to match it, set model.depth=2", "vit-train", *tune, "model.depth=6")
+    run.succeeds("vit-train", *loop, "model=cnn", "model.widths=[4]", "hydra.run.dir=cnn")
+    words = "this model is not a Vision Transformer, so its weights cannot be used"
+    run.fails(words, "vit-train", *loop, "init_from=cnn")
     run.fails("model.embed_dim=16 model.depth=2", "vit-train", *tune, "model=tiny")
 
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,26 @@ def test_no_line_below_an_image_reaches_into_the_next() -> None:
         assert "…" not in text.get_text() or width > 0.9 * SIDE
     assert texts[1].get_text() == "label: checker board 100 %"
     assert re.fullmatch("….+/cat.jpg", texts[-1].get_text())
+
+
+@pytest.mark.parametrize("count, columns, shape", [(1, 3, (6, 6)), (7, 3, (6, 9)), (12, 4, (9, 6))])
+def test_the_images_of_a_sheet_are_inside_and_apart(
+    count: int, columns: int, shape: tuple[int, int]
+) -> None:
+    image = torch.zeros(3, *shape, dtype=torch.uint8)
+    part = [(image, [("a line", "black"), ("another", "black")])] * count
+    figure = draw_sheet({"first": part, "second": part[:1]}, columns, legend="a scale")
+    (axes,) = figure.axes
+    boxes = [each.get_extent() for each in axes.images]  # left, right, bottom, top, from above
+    assert len(boxes) == count + 2  # with the scale
+    for left, right, bottom, top in boxes:
+        assert 0 < left < right < axes.get_xlim()[1] and 0 < top < bottom < axes.get_ylim()[0]
+    for (a, b, c, d), (e, f, g, h) in combinations(boxes, 2):
+        assert b < e or f < a or c < h or g < d, "two images overlap"
+    across, high = figure.get_size_inches()
+    assert (across, high) == (axes.get_xlim()[1], axes.get_ylim()[0])
+    for left, right, bottom, top in boxes[:-1]:  # as wide as their shape says
+        assert (right - left) / (bottom - top) == pytest.approx(shape[1] / shape[0])
 
 
 def test_a_long_title_is_shortened_and_colors_differ() -> None:

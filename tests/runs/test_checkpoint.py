@@ -9,14 +9,17 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from checkpoints import ABOUT, forge, resuming, sample, write
-from conftest import posix
+from checkpoints import ABOUT, forge, resuming, rewrite, sample, write
+from conftest import Run, SmallRun, posix
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from vit_train.base.memory import memory_bytes, require_memory
+from vit_train.base.reading import Refused, typed
 from vit_train.base.writing import generations, save_archive
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
@@ -417,3 +420,30 @@ def test_the_batch_with_nan_is_kept_with_its_place(tmp_path: Path) -> None:
     kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)
     assert (kept["step"], kept["epoch"], kept["batch"]) == (28, 2, 7)
     assert (kept["images"] == 207).all() and kept["targets"].tolist() == [2, 7]
+
+
+def test_a_checkpoint_with_impossible_numbers_is_not_resumed(run: Run, small_run: SmallRun) -> None:
+    last = small_run("interrupted") / "checkpoints/last.safetensors"
+    rewrite(last, skipped=-1)
+    run.fails("a counter in it, such as the number of steps, is negative", *RESUME)
+    rewrite(last, skipped=0, batch=99)
+    run.fails("this run has fewer batches in an epoch, or fewer epochs", *RESUME)
+    with pytest.raises(Refused, match="not a one-dimensional int64 tensor"):
+        rewrite(last, seen=torch.zeros(2))
+
+
+RESUME = ("vit-train", "resume=run")
+
+
+def test_whole_numbers_are_read_as_fractions_where_these_are_meant() -> None:
+    found = typed(dict[str, float], {"a": 1, "b": 0.5}, "table")
+    assert found == {"a": 1.0, "b": 0.5} and all(type(each) is float for each in found.values())
+    assert typed(tuple[int, float], [1, 2], "pair") == (1, 2.0)
+
+
+def test_memory_counts_as_infinite_where_the_system_does_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sysconf", Mock(side_effect=ValueError))
+    assert memory_bytes() == math.inf
+    require_memory(1e15, "a data set", "smaller images")
