@@ -351,3 +351,7 @@ def test_training_continues_without_a_tracker_that_fails(
     monkeypatch.setitem(sys.modules, "trackio", fake)
     said = run.succeeds("vit-train", *SMALL, "trackers=[trackio]").said + caplog.text
     assert said.count("trackers: no longer sending to trackio: division by zero") == 1
+    fake.init = fake.log
+    run.fails(
+        "trackers=[trackio] cannot start: division", "vit-train", *SMALL, "trackers=[trackio]"
+    )

@@ -1,5 +1,6 @@
 """`trackers=`: send a run's curves to Trackio, Weights & Biases or MLflow as well."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,12 +49,15 @@ class Mlflow:
 
 
 def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Tracker:
-    """Open one of TRACKERS; raise ValueError if its package is not installed."""
+    """Open one of TRACKERS; raise ValueError if its package is not installed, or refuses."""
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
         raise ValueError(f"trackers=[{name}] needs a package: pip install {name}") from error
-    return (Mlflow if name == "mlflow" else Wandb)(module, folder, settings)
+    try:
+        return (Mlflow if name == "mlflow" else Wandb)(module, folder, settings)
+    except Exception as error:  # of any kind, such as for a missing login
+        raise ValueError(f"trackers=[{name}] cannot start: {reason(error)}") from error
 
 
 class Trackers:
@@ -63,13 +67,15 @@ class Trackers:
         self.opened = {name: open_tracker(name, folder, settings) for name in names}
 
     def log(self, values: dict[str, float], step: int) -> None:
+        self.with_each(lambda tracker: tracker.log(values, step))
+
+    def close(self) -> None:
+        self.with_each(lambda tracker: tracker.close())
+
+    def with_each(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self.opened.items()):
             try:
-                tracker.log(values, step)
+                act(tracker)
             except Exception as error:  # of the network, or of the package
                 logger.warning(f"trackers: no longer sending to {name}: {reason(error)}")
                 del self.opened[name]
-
-    def close(self) -> None:
-        for tracker in self.opened.values():
-            tracker.close()
