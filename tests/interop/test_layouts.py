@@ -122,7 +122,8 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
 def test_timms_config_says_the_activation() -> None:
     for activation in ("gelu", "gelu_tanh"):
         config = replace(SMALL, activation=activation, norm_eps=1e-6)
-        about = {"image_shape": [3, 16, 16], "classes": ["a"], "mean": [0.5] * 3, "std": [0.5] * 3}
+        about: dict[str, Any] = {"image_shape": [3, 16, 16], "classes": ["a"], "fit": "crop"}
+        about |= {"mean": [0.5] * 3, "std": [0.5] * 3}
         assert TIMM.facts(TIMM.files(config, about)).settings["activation"] == activation
     for content in (
         {"model_args": {"act_layer": "relu"}},
