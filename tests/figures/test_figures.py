@@ -15,7 +15,17 @@ from matplotlib.colors import to_hex
 
 import vit_train
 from vit_train.base.text import shortened
-from vit_train.figures.charts import LABEL, PALETTE, STYLES, Row, colors, curves, dots, lines
+from vit_train.figures.charts import (
+    LABEL,
+    PALETTE,
+    STYLES,
+    Row,
+    colors,
+    curves,
+    dots,
+    draw_robustness,
+    lines,
+)
 from vit_train.figures.maps import draw_distances, draw_maps
 from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted, image_grid
 
@@ -65,6 +75,7 @@ def test_the_images_of_a_sheet_are_inside_and_apart(
     (axes,) = figure.axes
     boxes = [each.get_extent() for each in axes.images]  # left, right, bottom, top, from above
     assert len(boxes) == count + 2  # with the scale
+    assert axes.get_position().bounds == pytest.approx((0, 0, 1, 1))  # the whole figure
     for left, right, bottom, top in boxes:
         assert 0 < left < right < axes.get_xlim()[1] and 0 < top < bottom < axes.get_ylim()[0]
     for (a, b, c, d), (e, f, g, h) in combinations(boxes, 2):
@@ -180,3 +191,9 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
         figure = curves([("one", [rows])], (measure,), "validation")
         (legend,) = figure.legends
         assert not legend.get_texts() and len(figure.axes[0].lines) == count
+
+
+def test_robustness_is_drawn_in_percent_from_clean_images_on() -> None:
+    (axes,) = draw_robustness({"darkness": [0.5, 0.25], "noise": [0.4, 0.1]}, clean=0.8).axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert drawn == {"darkness": [80, 50, 25], "noise": [80, 40, 10]}

@@ -397,11 +397,12 @@ def test_after_a_failure_there_is_a_pause_and_then_another_try(
         (1, 0, True, 0),
         (2, PAUSE - 1, False, 0),  # within the pause
         (3, 1, True, 0),
-        (4, PAUSE, False, 4),
+        (4, PAUSE, False, 4),  # which only an epoch calls writable again
     ):
         now, trainer.step, reports.full = now + seconds, step, full
         manager.on_step(trainer)
         assert saved == (Checkpoint.load(last).step if last.exists() else 0)
+    assert [each for each in caplog.messages if "again" in each] == caplog.messages[:1]
     for full in (False, True, False):  # an epoch is never left out
         reports.full, trainer.epoch = full, trainer.epoch + 1
         manager.on_epoch(trainer, LOG, None)

@@ -107,7 +107,7 @@ def test_a_step_is_on_the_weighted_mean(mixed: bool, smoothing: float) -> None:
 
 
 def test_automatic_weights_are_scikit_learns() -> None:
-    labels = torch.tensor([0] * 7 + [1] * 2 + [3] * 5)
+    labels = torch.tensor([0] * 7 + [1] + [3] * 5)
     expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels.numpy())
     weights = balanced_weights(labels, 4)
     assert weights[[0, 1, 3]].tolist() == pytest.approx(expected.tolist()) and weights[2] == 1
