@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # 8,000 statements held all of the program once; what is added since, to compare runs, needs more.
 MOST = {
-    "statements in vit_train": 8_350,
+    "statements in vit_train": 8_370,
     "statements in tests": 10_300,
     "files": 115,
     "rooms": 14,

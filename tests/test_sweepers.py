@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -101,6 +102,12 @@ def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
     assert outcome.out.count("resuming after step 1") == 1
     assert outcome.out.count("jobs/1 is finished") == 1
     assert "2 of 2 jobs finished" in outcome.out
+    # One more seed changes the numbers of the jobs, but repeats no finished run.
+    more = [each.replace("seed=0,1", "seed=7,0,1") for each in JOBS]
+    outcome = run.succeeds("vit-train", *more)
+    assert outcome.out.count(" is finished: its results are in") == 2
+    assert sorted(path.name for path in Path("jobs").glob("[0-9]*")) == ["0", "0-2", "1"]
+    shutil.rmtree("jobs/0-2")
     # Other settings train other runs, in folders of their own.
     outcome = run.succeeds("vit-train", *JOBS, "train.epochs=1")
     assert sorted(path.name for path in Path("jobs").glob("[0-9]*")) == ["0", "0-2", "1", "1-2"]

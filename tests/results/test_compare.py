@@ -477,6 +477,8 @@ def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
     assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
     assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
     assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"
+    shown, _ = gather([tmp_path], None, "name==1+1,positions=none")
+    assert re.search(r"=1\+1: +3 .+ baseline\npositions=none\n", shown)
 
 
 def test_a_search_is_sorted_and_each_setting_drawn(tmp_path: Path) -> None:

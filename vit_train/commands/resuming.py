@@ -26,7 +26,7 @@ from vit_train.runs.config import (
     preset_urls,
     read_settings,
 )
-from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run
+from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run, run_at
 
 # Settings that an extended or forked run may change. The optimizer, its parameter groups and the
 # moving average may not change, because their state is carried over, nor may the length of an epoch
@@ -106,7 +106,7 @@ def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """
     if "experiment" in keys_of(overrides):
         raise ValueError("config= and experiment= cannot be combined: use only one of them")
-    path = Path(composed.config)
+    path = run_at(Path(composed.config))
     settings = read_settings(path / CONFIG if path.is_dir() else path) | {"resume": None}
     return changed("config", settings, composed, overrides)
 

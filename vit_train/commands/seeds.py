@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
-from vit_train.base.text import printable
+from vit_train.base.text import counted, printable
 
 AUTO = "seed=auto"
 
@@ -39,14 +39,13 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
             raise ValueError(f"{AUTO} needs validation results: choose data.val=split")
         measure = common_measure(groups)
         found = difference(groups[1], groups[0], "best_val", measure.name)
-        print(
-            printable(
-                f"{groups[1].label()} minus {groups[0].label()}, {len(found.values)} seeds: "
-                f"{measure.scale * mean(found.values):+.{measure.digits}f} in validation "
-                f"{measure.short}: {'' if found.is_decided else 'not '}significant"
-            )
-        )
+        size = f"{measure.scale * mean(found.values):+.{measure.digits}f}"
+        verdict = "significant" if found.is_decided else "not significant"
+        seeds = counted(len(found.values), "seed")
+        both = printable(f"{groups[1].label()} minus {groups[0].label()}")
+        print(f"{both}, {seeds}: {size} in validation {measure.short}: {verdict}")
         if found.is_decided:
             return
         if seed == 0:  # further seeds go to the same folder
             rest.append(f"hydra.sweep.dir={folder}")
+    print(f"stopped after {LAST_LOOK} seeds: the two may be equally good")

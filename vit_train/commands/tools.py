@@ -139,7 +139,7 @@ Existing files with these names are replaced.""",
     )
     parser.add_argument(
         "--baseline",
-        metavar="SETTING=VALUE",
+        metavar="SETTING=VALUE,...",
         help="the row to compare the others with, by the differences between runs with the same "
         "seed (default: the first row)",
     )

@@ -151,12 +151,15 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     # The run's folder if torchrun has started these processes before (--max-restarts).
     restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
-    before = folder if settings.mode == RunMode.MULTIRUN else restarted
-    if before is not None and holds_run(before):
-        begun = begun_config(before, new_config(composed, settings), settings.overrides.task)
+    earlier = [restarted] if restarted else []
+    if settings.mode == RunMode.MULTIRUN:  # the same job may have had another number
+        earlier = [folder, *sorted(set(folder.parent.iterdir()) - {folder})]
+    for before in filter(holds_run, earlier):
+        config = new_config(composed, settings)
+        begun = begun_config(before, config, settings.overrides.task)
         if begun is not None:
             with removed_if_empty(folder, is_named):
-                return continue_run(before, None, lambda last: begun)
+                return continue_run(before, None, always(begun))
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
@@ -164,6 +167,10 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         from vit_train.training.train import train_in_held_folder
 
         return train_in_held_folder(config, path)
+
+
+def always(config: TrainConfig) -> Callable[[Path | None], TrainConfig]:
+    return lambda last: config
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:

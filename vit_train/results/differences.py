@@ -107,7 +107,8 @@ def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
 
 def spellings(group: Group) -> set[str]:
     """Return a group's settings as KEY=VALUE, each with its full key and with its short name."""
+    names = {f"name={each}" for each in group.values("config", "name")}
     settings = group.settings.items()
-    return {
+    return names | {
         f"{name}={short_value(value)}" for key, value in settings for name in (key, short_name(key))
     }

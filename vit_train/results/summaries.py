@@ -59,6 +59,12 @@ class Group:
         curves = [run.get("curve") for run in self.runs]
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
+    @property
+    def title(self) -> str:
+        """Return the label, after the names of the runs if they have any."""
+        names = dict.fromkeys(self.values("config", "name"))
+        return ": ".join(filter(None, (", ".join(map(str, names)), self.label())))
+
     def label(self, *left_out: str) -> str:
         """Return the settings that distinguish this group from others, without `left_out` keys."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}

@@ -117,7 +117,7 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
         result = measure.text(measure.final(group))
         differs, _ = compared(group, baseline, measure)
         count = str(len(group.runs))
-        rows.append((printable(group.label()), count, result, ends(interval(group)), differs))
+        rows.append((printable(group.title), count, result, ends(interval(group)), differs))
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in filled]
     widths[0] = min(widths[0], TERMINAL - sum(width + 2 for width in widths[1:]))

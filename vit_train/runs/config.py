@@ -103,7 +103,9 @@ class TrainConfig(Settings):
         "Name of the run, used for its folder and in the tables of vit-results; null: no name.",
     )
     notes: str | None = setting(
-        None, "The purpose of the run, shown in the tables of vit-results; null: no note."
+        None,
+        "The purpose of the run, shown in results.md by vit-results (a text with commas needs two "
+        "pairs of quotes: notes=\"'a, b'\"); null: no note.",
     )
     trackers: list[str] = setting(
         list,
