@@ -116,6 +116,17 @@ def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
     assert outcome.out.endswith("\nnext    vit-results jobs\n        tensorboard --logdir jobs\n")
 
 
+def test_jobs_that_differ_in_rounding_alone_are_runs_of_their_own(run: Run) -> None:
+    """Also beside a run that cannot be read, which concerns no other job."""
+    Path("rounding/damaged").mkdir(parents=True)
+    Path("rounding/damaged/config.yaml").write_text("{", encoding="utf-8")
+    sweep = ["-m", "train.micro_batch=4,8", *FEW, "train.epochs=1", "hydra.sweep.dir=rounding"]
+    outcome = run.succeeds("vit-train", *sweep)
+    assert "2 of 2 jobs finished" in outcome.out and "is finished" not in outcome.out
+    sizes = [read_json(Path(f"rounding/{job}/summary.json"))["config"]["train"] for job in "01"]
+    assert [each["micro_batch"] for each in sizes] == [4, 8]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_interrupted_search_goes_on_and_a_stored_one_grows(run: Run) -> None:

@@ -41,27 +41,53 @@ KEPT = (
 )
 
 
-def begun_config(folder: Path, config: TrainConfig, overrides: Sequence[str]) -> TrainConfig | None:
-    """Return a completed `config` if the run in `folder` has the same settings, otherwise None.
+def begun_run(
+    folders: Sequence[Path], own: Path | None, config: TrainConfig, overrides: Sequence[str]
+) -> tuple[Path, TrainConfig] | None:
+    """Return the first of `folders` whose run has the settings `config`, and the run's config.
 
-    Settings that may change when a run is resumed are not compared. To complete `config`, replace a
-    folder of runs in init_from= or task.teacher= with the newest finished run in the folder, and
-    replace precision=auto with the precision of the run in `folder`. If the command line sets
-    init_from=, take the settings of the model that it does not set from the run in `folder`, too.
+    The run in `own`, the folder of this job, may differ in settings that may change when a run is
+    resumed. A run in the folder of another job of the sweep must have the same settings throughout,
+    because two jobs may differ in the precision alone. Return None if no run has these settings.
     """
     from vit_train.training.train import with_named_runs
 
-    begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
-    config = with_named_runs(config)
+    config, keys = with_named_runs(config), keys_of(overrides)
+    for folder in folders:
+        try:
+            begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
+        except ValueError:
+            if folder == own:
+                raise
+            continue  # another job's damaged run does not concern this job
+        completed = completed_config(config, begun, keys)
+        if are_same(begun, completed, exactly=folder != own):
+            return folder, completed
+    return None
+
+
+def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str]) -> TrainConfig:
+    """Return `config` with the settings that are known only once a run has begun.
+
+    `begun` supplies the precision if it is auto. If init_from= is among `keys`, the settings on the
+    command line, `begun` also supplies the settings of the model that are not among `keys`.
+    """
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
-    keys = keys_of(overrides)
     if "init_from" in keys and "model" not in keys and type(config.model) is type(begun.model):
         taken = {key: each for key, each in vars(begun.model).items() if f"model.{key}" not in keys}
         config = replace(config, model=replace(config.model, **taken))
-    own, now = (dict(flatten(as_saved(asdict(each)))) for each in (begun, config))
-    same = all(own[key] == now.get(key) for key in own if not may_change(key, "resume"))
-    return config if same else None
+    return config
+
+
+def are_same(one: TrainConfig, other: TrainConfig, exactly: bool) -> bool:
+    """Return True if the settings are the same, not counting those that resume= may change.
+
+    If `exactly` is true, those count, too.
+    """
+    ours, theirs = (dict(flatten(as_saved(asdict(each)))) for each in (one, other))
+    compared = (key for key in ours if exactly or not may_change(key, "resume"))
+    return all(ours[key] == theirs.get(key) for key in compared)
 
 
 def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:

@@ -20,7 +20,7 @@ from vit_train.base.text import file_name, printable
 from vit_train.commands.command import import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
 from vit_train.commands.resuming import (
-    begun_config,
+    begun_run,
     changed,
     extended_config,
     forked_config,
@@ -151,15 +151,16 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     # The run's folder if torchrun has started these processes before (--max-restarts).
     restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
-    earlier = [restarted] if restarted else []
-    if settings.mode == RunMode.MULTIRUN:  # the same job may have had another number
-        earlier = [folder, *sorted(set(folder.parent.iterdir()) - {folder})]
-    for before in filter(holds_run, earlier):
-        config = new_config(composed, settings)
-        begun = begun_config(before, config, settings.overrides.task)
-        if begun is not None:
-            with removed_if_empty(folder, is_named):
-                return continue_run(before, None, always(begun))
+    own, others = restarted, set[Path]()
+    if settings.mode == RunMode.MULTIRUN:  # the job may have had another number
+        own, others = folder, set(folder.parent.iterdir()) - {folder}
+    earlier = [each for each in (own, *sorted(others)) if each is not None and holds_run(each)]
+    if earlier:
+        with removed_if_empty(folder, is_named):
+            config = new_config(composed, settings)
+            found = begun_run(earlier, own, config, settings.overrides.task)
+            if found is not None:
+                return continue_run(found[0], None, lambda last: found[1])
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
@@ -167,10 +168,6 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         from vit_train.training.train import train_in_held_folder
 
         return train_in_held_folder(config, path)
-
-
-def always(config: TrainConfig) -> Callable[[Path | None], TrainConfig]:
-    return lambda last: config
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:

@@ -244,11 +244,14 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
     """Return the settings of `one` that `other` must copy to load the encoder weights of `one`."""
-    settings = {"hidden_dim": "mlp_dim", "has_class_token": "head", "eps": "norm_eps"}
-    settings["has_layer_scale"] = "layer_scale"
+    settings = {
+        "hidden_dim": ("mlp_dim", one.hidden_dim),
+        "has_class_token": ("head", one.head),
+        "has_layer_scale": ("layer_scale", one.layer_scale),
+        "eps": ("norm_eps", one.eps),
+    }
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
-    changes = {settings.get(field, field): getattr(one, field) for field in differing}
-    return changes | {key: getattr(one, key) for key in ("head", "layer_scale") if key in changes}
+    return dict(settings.get(field, (field, getattr(one, field))) for field in differing)
 
 
 def typed(settings: dict[str, Any]) -> str:

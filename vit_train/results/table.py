@@ -88,9 +88,9 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
     """
     if group is baseline:
         return "baseline", ""
-    found = None if baseline is None else difference(group, baseline, "test", "final", measure.name)
-    if found is None:
+    if baseline is None:
         return "", ""
+    found = difference(group, baseline, "test", "final", measure.name)
     if not found.values:
         return "no seed in common", ""
     number = f"{{:+.{measure.digits}f}}".format

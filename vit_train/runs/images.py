@@ -85,15 +85,16 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             "evaluate images in a folder, add data.name=folder"
         )
     start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
-    if issubclass(kind, FolderConfig) and name != trained.name:
-        start = start | {"fit": meta.fit}
     if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
     # The run's own addresses and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
         start = start | {"urls": preset_urls(name)}
     if issubclass(kind, FolderConfig):
-        start = start | {"max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS)}
+        start = start | {
+            "max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
+            "fit": meta.fit,
+        }
     return kind(**(start | chosen))
 
 

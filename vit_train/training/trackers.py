@@ -25,9 +25,12 @@ class Wandb:
 
     def __init__(self, module: Any, folder: Path, settings: dict[str, Any]) -> None:
         known = {"id": folder.name} if module.__name__ == "wandb" else {}
-        project = folder.absolute().parent.name
         self.run = module.init(
-            project=project, name=folder.name, config=settings, resume="allow", **known
+            project=folder.absolute().parent.name,
+            name=folder.name,
+            config=settings,
+            resume="allow",
+            **known,
         )
         self.close = self.run.finish
 
