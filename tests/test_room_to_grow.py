@@ -340,6 +340,13 @@ def test_parts_of_a_module_work_with_every_command(
     assert float(last["train_half"]) > 1 and 0.1 < float(last["val_sureness"]) < 1
     few = [each for each in SMALL if not each.startswith("model.")]
     run.succeeds("vit-train", own, *few, "model=flat", "hydra.run.dir=flat")
+    monkeypatch.setattr(workers, "CORES", 2)  # threads may share no generator
+    for settings in (["hydra.run.dir=dropped"], ["hydra.run.dir=again", "train.micro_batch=3"]):
+        run.succeeds("vit-train", own, *SMALL, "model.positions=dropkey", *settings)
+    losses = [
+        float(csv_rows(f"{each}/metrics.csv")[1]["train_loss"]) for each in ("dropped", "again")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     assert len(EventAccumulator("run").Reload().Scalars("half/train")) > 1
     small_run("finished", "other")
     write_images("photos", ["a.png"], size=(32, 32))

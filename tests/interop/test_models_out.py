@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import Run, write_images
 from PIL import Image
+from test_docs import ROOT, blocks
 from torch import Tensor
 
 import vit_train
@@ -104,6 +105,18 @@ def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:
     (logits,) = session.run(None, {"images": batch.numpy()})
     expected = model.model(batch).detach()
     torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_of_a_model_with_parts_of_ones_own(
+    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "\n".join(blocks(ROOT / "docs/extending.md", "python"))
+    Path("my_parts.py").write_text(code, encoding="utf-8")
+    monkeypatch.setenv("VIT_TRAIN_IMPORT", "my_parts")
+    for positions in ("ramp", "dropkey"):
+        own = f"model.positions={positions}"
+        run.succeeds("vit-train", *SMALL, own, "model.embed_dim=12", "model.activation=relu2")
+        exported(run, "onnx")
 
 
 TIMM: list[list[str]] = [

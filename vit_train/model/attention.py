@@ -103,7 +103,7 @@ class Attention(nn.Module):
         q, k = self.relative.rotate(self.q_norm(q), self.k_norm(k))
         # Under autocast, norms and rotations may return a higher precision than the products need.
         q, k = q.to(v.dtype), k.to(v.dtype)
-        bias = self.relative.bias(q)
+        bias = self.relative.bias(q, k)
         if isinstance(mask, Tensor):
             hidden = torch.where(mask[:num_queries], 0.0, float("-inf")).to(q.dtype)
             bias = hidden if bias is None else bias + hidden

@@ -67,10 +67,10 @@ class AttentionPositions(PositionEmbedding):
         """
         return q, k
 
-    def bias(self, q: Tensor) -> Tensor | None:
-        """Return a term to add to the logits (B,H,Q,T) of queries q (B,H,Q,Dh), or None.
+    def bias(self, q: Tensor, k: Tensor) -> Tensor | None:
+        """Return a term to add to the logits (B,H,Q,T), or None to add nothing.
 
-        None means that nothing is added.
+        The logits are those of queries q (B,H,Q,Dh) and keys k (B,H,T,Dh).
         """
         return None
 
@@ -192,7 +192,7 @@ class RelativeKeys(AttentionPositions):
         self.weight = nn.Parameter(torch.empty(2 * grid**2 - 1, dim))
         self.has_class = int(has_class)
 
-    def bias(self, q: Tensor) -> Tensor:
+    def bias(self, q: Tensor, k: Tensor) -> Tensor:
         patches = q[:, :, self.has_class :] * q.shape[-1] ** -0.5
         by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
         last = len(self.weight) // 2  # N − 1
