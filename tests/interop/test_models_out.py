@@ -107,16 +107,16 @@ def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:
     torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", ["ramp", "dropkey"])
 def test_onnx_of_a_model_with_parts_of_ones_own(
-    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
+    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch, positions: str
 ) -> None:
     code = "\n".join(blocks(ROOT / "docs/extending.md", "python"))
     Path("my_parts.py").write_text(code, encoding="utf-8")
     monkeypatch.setenv("VIT_TRAIN_IMPORT", "my_parts")
-    for positions in ("ramp", "dropkey"):
-        own = f"model.positions={positions}"
-        run.succeeds("vit-train", *SMALL, own, "model.embed_dim=12", "model.activation=relu2")
-        exported(run, "onnx")
+    own = [f"model.positions={positions}", "model.embed_dim=12", "model.activation=relu2"]
+    run.succeeds("vit-train", *SMALL, *own)
+    exported(run, "onnx")
 
 
 TIMM: list[list[str]] = [
