@@ -153,12 +153,13 @@ class Run:
 def registries() -> Iterator[None]:
     """Forget, after the test, the parts and modules that it registers."""
     own = (MODEL_CONFIGS, BUILDERS, NUMBERS)
-    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, *own, sys.modules)
+    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, *own)
     with ExitStack() as unchanged:
         for table in tables:
             unchanged.enter_context(patch.dict(table))
         yield
     CALLBACKS.clear()
+    sys.modules.pop("my_parts", None)
 
 
 SmallRun = Callable[..., Path]
