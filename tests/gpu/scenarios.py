@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics, to_device
 from vit_train.data.train_batches import TrainBatches
@@ -113,18 +113,32 @@ def run(**settings: Any) -> str:
     for _ in range(6):  # some as they are, then as a graph
         advance(trainer, next(steps))
     trainer.epoch_averages.read()
-    images = EvalBatches(
-        DATA.subset(torch.arange(100)), parts.normalize, 64, parts.precision.device
-    )
-    loader = task.eval_loader(images)
-    task.evaluation = lambda outputs: outputs.shape  # type: ignore
+    loader = validation(parts, 500, 64)
     trainer.evaluate(trainer.eval_model, loader)
     if task.columns:
         draw_gallery(task, trainer.eval_model.eval(), next(iter(loader)), parts.normalize)
         trainer.eval_model.train()
     resuming.restore(trainer, resuming.state_of(trainer))
     advance(trainer, next(steps))
-    return f"done, {'as a graph' if trainer.graphed_step.graph else 'WITHOUT A GRAPH'}"
+    graphs = trainer.graphed_step.graph, trainer.graphed_outputs.graphed.graph
+    return f"done, {'as graphs' if all(graphs) else f'NO GRAPH: {graphs}'}"
+
+
+def validation(parts: Parts, count: int, batch_size: int) -> Iterable[Batch]:
+    images = DATA.subset(torch.arange(count))
+    parts.task.evaluation = lambda outputs: outputs.shape  # type: ignore
+    return parts.task.eval_loader(
+        EvalBatches(images, parts.normalize, batch_size, parts.precision.device)
+    )
+
+
+def evaluation(**settings: Any) -> dict[str, Any]:
+    """Count what evaluating ten batches takes, once their graph is captured."""
+    parts = make(model=ViTConfig(), **settings)
+    loader, trainer = validation(parts, 1000, 100), parts.trainer
+    trainer.evaluate(trainer.eval_model, loader)
+    result = counted(lambda: trainer.evaluate(trainer.eval_model, loader))
+    return result | {"graph": trainer.graphed_outputs.graphed.graph is not None}
 
 
 def advance(trainer: Trainer, draws: tuple[Tensor, ...]) -> None:
@@ -270,6 +284,8 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
     for (name, settings), precision in product(RUNS.items(), PRECISIONS):
         yield f"run {name} {precision}", partial(run, precision=precision, **settings)
     yield "capture that waits", invalid
+    for name, ones in {"graph": {}, "without one": {"cuda_graph": False}}.items():
+        yield f"evaluation {name}", partial(evaluation, **ones)
     for name, settings in DETERMINISTIC.items():
         yield f"deterministic {name}", partial(deterministic, **settings)
     for name, settings in COMPILED.items():

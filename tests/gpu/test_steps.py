@@ -109,6 +109,19 @@ def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
     assert trainer.nonfinite.skipped == 1
 
 
+def test_evaluation_as_a_graph_sees_each_batch_and_the_latest_weights() -> None:
+    data = pictures(330)
+    trainer, plain = trainer_of(data), trainer_of(data, cuda_graph=False)
+    batches = EvalBatches(data, Normalize(channel_statistics(data.images), GPU), 50, GPU)
+    for _ in range(2):
+        results = [each.evaluate(each.eval_model, batches) for each in (trainer, plain)]
+        assert results[0].loss == pytest.approx(results[1].loss, rel=1e-6)
+        for weights in zip(trainer.parameters, plain.parameters, strict=True):
+            for weight in weights:
+                weight.data.mul_(1.5)
+    assert (trainer.graphed_outputs.graphed.graph is not None) == IS_GPU
+
+
 @gpu_alone
 @pytest.mark.parametrize("cuda_graph", [True, False])
 def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:

@@ -116,7 +116,7 @@ class GraphedStep:
             self.capture(inputs)
         if self.graph is not None:
             for buffer, values in zip(self.buffers, packed(inputs), strict=True):
-                buffer.copy_(values.pin_memory(), non_blocking=True)
+                buffer.copy_(pinned(values), non_blocking=True)
             self.graph.replay()
         elif self.replay:
             self.warm_up(inputs)
@@ -126,7 +126,7 @@ class GraphedStep:
     def moved(self, inputs: Iterable[Tensor]) -> list[Tensor]:
         """Copy the inputs to the device; use pinned memory for copies to a GPU."""
         if self.device.type == "cuda":
-            inputs = (each.pin_memory() for each in inputs)
+            inputs = map(pinned, inputs)
         return [each.to(self.device, non_blocking=True) for each in inputs]
 
     def warm_up(self, inputs: Iterable[Tensor]) -> None:
@@ -163,6 +163,35 @@ class GraphedStep:
                 f"cannot capture the training step as a CUDA graph ({reason(cause)}); continuing "
                 "without one. If training still fails, set train.cuda_graph=false"
             )
+
+
+class GraphedOutputs:
+    """Calls `function` on batches; on a GPU with `replay`, replays a CUDA graph for full batches.
+
+    The first batch is full. The graph reads the weights where they were when it was captured, so
+    the weights must never be moved.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], device: torch.device, replay: bool) -> None:
+        self.function = function
+        self.shapes: list[torch.Size] = []
+        self.graphed = GraphedStep(self.keep_outputs, device, replay)
+
+    def keep_outputs(self, *batch: Tensor) -> None:
+        self.outputs = self.function(*batch)
+
+    def __call__(self, *batch: Tensor) -> Tensor:
+        shapes = [each.shape for each in batch]
+        self.shapes = self.shapes or shapes
+        if not self.graphed.replay or shapes != self.shapes:
+            return self.function(*batch)
+        self.graphed(*batch)
+        return self.outputs.clone()  # which the next replay overwrites
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """Copy a tensor of the CPU to pinned memory, from which copies to a GPU need no wait."""
+    return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
 def packed(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -61,19 +61,10 @@ class TrainLoader(Protocol):
         """Yield the batches of an epoch, from batch `first` on."""
 
 
-def evaluate(
-    model: nn.Module,
-    objective: Objective,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    precision: Precision,
-    workers: Workers = ONE_WORKER,
-    processes: Processes = ALONE,
-) -> Evaluation:
-    """Evaluate the model on all batches; keep its outputs on the device until the last batch.
-
-    With several processes, `batches` holds this process's share of the images, and every process
-    gets the result for the whole split.
-    """
+def outputs_of(
+    model: nn.Module, objective: Objective, precision: Precision
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function that maps a batch to its `sample_outputs`, without gradients."""
 
     @torch.no_grad()
     def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
@@ -81,6 +72,25 @@ def evaluate(
             # Not model(images): that would compile the model again for each new batch size.
             return objective.sample_outputs(model.forward, images, targets)
 
+    return sample_outputs
+
+
+def evaluate(
+    model: nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    workers: Workers = ONE_WORKER,
+    processes: Processes = ALONE,
+    sample_outputs: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Evaluation:
+    """Evaluate the model on all batches; keep its outputs on the device until the last batch.
+
+    With several processes, `batches` holds this process's share of the images, and every process
+    gets the result for the whole split. `sample_outputs` computes a batch; None means the function
+    that `outputs_of` returns.
+    """
+    sample_outputs = sample_outputs or outputs_of(model, objective, precision)
     was_training = model.training
     model.eval()
     outputs = [part for batch in batches for part in workers.map(sample_outputs, *batch)]

@@ -13,11 +13,17 @@ from torch import Tensor, nn
 
 from vit_train.base.rng import per_image_generators
 from vit_train.engine.averages import Averages, WeightAverage
-from vit_train.engine.compile import GraphedStep, compile_batch, compile_model, compiles
+from vit_train.engine.compile import (
+    GraphedOutputs,
+    GraphedStep,
+    compile_batch,
+    compile_model,
+    compiles,
+)
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
+from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate, outputs_of
 from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import Precision, statistics_of
 from vit_train.engine.schedule import FRESH, NonFiniteGuard, better, learning_rate
@@ -126,6 +132,8 @@ class Trainer:
         )
         replay = self.loop.cuda_graph and self.optimizers.capturable
         self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
+        outputs = outputs_of(self.eval_model, objective, precision)
+        self.graphed_outputs = GraphedOutputs(outputs, precision.device, self.loop.cuda_graph)
         # Waiting for a GPU and asking the other processes happen only now and then.
         on_gpu = precision.device.type == "cuda"
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
@@ -292,7 +300,9 @@ class Trainer:
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on a split; every process gets the result for the whole split."""
         self.evaluating = True
-        return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
+        outputs = self.graphed_outputs if model is self.eval_model else None
+        by = self.precision, self.workers, self.processes, outputs
+        return evaluate(model, self.objective, loader, *by)
 
     def require_equal_weights(self) -> None:
         """Raise ValueError if the processes' weights differ by more than rounding error.
