@@ -22,6 +22,7 @@ from torch.testing import assert_close
 
 import vit_train
 from vit_train.base.reading import read_json
+from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
 from vit_train.evaluation import measuring, predict
@@ -113,7 +114,7 @@ def test_what_cannot_be_read_is_a_row_and_stops_nothing(run: Run) -> None:
     lines = [json.loads(line) for line in text.splitlines()]
     errors = {Path(line["image"]).name: line["error"] for line in lines if "error" in line}
     assert errors.keys() == {"broken.png", "empty.jpg"}
-    assert errors["broken.png"] == "not a JPEG, PNG, WebP or BMP image"
+    assert errors["broken.png"] == f"not a {NAMED_FORMATS} image"
     assert all(len(line["top"]) == 3 for line in lines if "top" in line)
     for words, images in (
         ("images=nowhere.png: there is no such", "[photos/test/red/20.png,nowhere.png]"),

@@ -12,12 +12,14 @@ from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import image_files as module
-from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
+from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
 from vit_train.data.image_files import (
     GRAY,
+    NAMED_FORMATS,
     WRONG_FORMAT,
     BrokenImage,
+    Reading,
     decode,
     decode_cached,
     read_image,
@@ -25,7 +27,6 @@ from vit_train.data.image_files import (
 )
 from vit_train.data.sources import load_dataset
 
-LIMIT = 10**7
 RNG = np.random.default_rng(0)
 
 
@@ -121,16 +122,16 @@ def damaged_tree(root: Path) -> Path:
     tree(root)
     (root / "cat" / "cut.jpg").write_bytes(jpeg()[:-600])
     (root / "cat" / "empty.png").write_bytes(b"")
-    save(root / "dog" / "gif.gif", Image.new("P", (8, 8))).rename(root / "dog" / "gif.png")
+    save(root / "dog" / "ico.ico", Image.new("RGB", (8, 8))).rename(root / "dog" / "ico.png")
     (root / "dog" / "text.jpeg").write_text("no image", encoding="utf-8")
     (root / "dog" / "dangling.jpg").symlink_to("nowhere")
     os.mkfifo(root / "dog" / "pipe.jpg")
-    save(root / "dog" / "real.gif", Image.new("P", (8, 8)))
+    save(root / "dog" / "real.ico", Image.new("RGB", (8, 8)))
     (root / "dog" / "notes.txt").write_text("hello", encoding="utf-8")
     return root
 
 
-BROKEN = ["cut.jpg", "empty.png", "gif.png", "text.jpeg", "dangling.jpg", "pipe.jpg"]
+BROKEN = ["cut.jpg", "empty.png", "ico.png", "text.jpeg", "dangling.jpg", "pipe.jpg"]
 
 
 def test_broken_files_are_named_and_refused_or_skipped(
@@ -141,7 +142,7 @@ def test_broken_files_are_named_and_refused_or_skipped(
         load_dataset(config(damaged_tree(tmp_path)))
     data = load_dataset(config(tmp_path, on_error="skip"))
     assert data.classes == ("cat", "dog") and len(data.train) + len(data.test) == 8
-    reasons = ("not a JPEG, PNG, WebP or BMP image", "there is no such file", "not a regular file")
+    reasons = (f"not a {NAMED_FORMATS} image", "there is no such file", "not a regular file")
     for words in (*BROKEN, "6 of 14 image files cannot be decoded", *reasons):
         assert words in str(caught.value) and words in caplog.text
     assert "2 files skipped" in caplog.text and "nothing here" in caplog.text
@@ -154,12 +155,14 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     for path, side in zip(paths, (5_000, 20_000), strict=True):
         Image.new("1", (side, side)).save(path)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
-    broken = decode(paths, 8, LIMIT, "crop").broken
+    broken = decode(paths, Reading(8, max_pixels=10**7)).broken
     assert "exceed max_pixels" in broken[0] and "exceeds limit" in broken[1]
     monkeypatch.undo()
     path = save(tmp_path / "a.png", noise(8, 8))
-    assert decode([path], 8, 64, "crop").broken == {}
-    assert decode([path], 8, 63, "crop").broken == {0: "its 8 by 8 pixels exceed max_pixels=63"}
+    assert decode([path], Reading(8, max_pixels=64)).broken == {}
+    assert decode([path], Reading(8, max_pixels=63)).broken == {
+        0: "its 8 by 8 pixels exceed max_pixels=63"
+    }
 
 
 @posix
@@ -171,8 +174,8 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     zero.symlink_to("/dev/zero")
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
-    broken = decode_cached([path, zero], 8, LIMIT, "crop").broken
-    assert broken[0] == f"the file has more bytes than max_pixels={LIMIT} pixels need"
+    broken = decode_cached([path, zero], Reading(8)).broken
+    assert broken[0] == f"the file has more bytes than max_pixels={MAX_PIXELS} pixels need"
     assert broken[1] == "not a regular file"
 
 
@@ -248,6 +251,7 @@ def test_what_is_not_read_is_named(
     [
         *((np.uint8, 200, 200), (np.uint16, 51_400, 200), (np.int32, 200, 200)),
         *((np.int32, 51_400, 200), (np.int32, 70_000, None), (np.float32, 0.5, None)),
+        *((np.uint16, 804, 200), (np.uint16, 3212, 200), (np.uint16, 7, 7)),
     ],
 )
 def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
@@ -256,9 +260,9 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
     image = Image.fromarray(np.full((8, 8), value, dtype))
     if gray is None:
         with pytest.raises(BrokenImage, match="neither 8-bit nor 16-bit integers"):
-            square(image, 4, "crop")
+            square(image, Reading(4))
     else:
-        assert (square(image, 4, "crop") == gray).all()
+        assert (square(image, Reading(4)) == gray).all()
 
 
 @pytest.mark.parametrize("kind", [Cifar10Config, Stl10Config, FolderConfig])
@@ -307,21 +311,46 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     image, expected = MODES[mode]
-    pixels = read_image(save(tmp_path / "a.png", image), 9, LIMIT, "crop")[0]
+    pixels = read_image(save(tmp_path / "a.png", image), Reading(9))[0]
     assert pixels.shape == (9, 9, 3) and pixels.dtype == np.uint8
     assert (pixels == np.array(expected)).all()
 
 
 def test_cmyk_jpeg(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", solid("CMYK", (0, 255, 255, 0)), quality=95)  # red
-    assert np.abs(read_image(path, 9, LIMIT, "crop")[0].astype(int) - (255, 0, 0)).max() < 6
+    assert np.abs(read_image(path, Reading(9))[0].astype(int) - (255, 0, 0)).max() < 6
 
 
-@pytest.mark.parametrize("suffix", ["png", "webp", "bmp"])
+@pytest.mark.parametrize("suffix", ["png", "webp", "bmp", "tiff"])
 def test_lossless_formats_come_exactly(tmp_path: Path, suffix: str) -> None:
     image = noise(12, 12)
     path = save(tmp_path / f"a.{suffix}", image, lossless=True)  # which WebP alone can do without
-    assert (read_image(path, 12, LIMIT, "crop")[0] == image).all()
+    assert (read_image(path, Reading(12))[0] == image).all()
+
+
+def test_of_several_frames_the_first_is_read(tmp_path: Path) -> None:
+    first, second = (solid("L", value) for value in (10, 200))
+    for suffix in ("gif", "tif"):
+        path = save(tmp_path / f"a.{suffix}", first, save_all=True, append_images=[second])
+        assert (read_image(path, Reading(9))[0] == 10).all()
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize("bits", [10, 12, 16])
+def test_deep_images_are_scaled_by_the_range_of_the_training_images(
+    tmp_path: Path, bits: int, suffix: str
+) -> None:
+    """Every image alike, those that do not use the whole range or exceed it, too."""
+    most = 2**bits - 1
+    for part, values in (("train", (most, most // 3)), ("test", (most // 3, 65535))):
+        for name, value in zip("ab", values, strict=True):
+            save(tmp_path / part / name / f"0.{suffix}", np.full((8, 8), value, np.uint16))
+    data = load_dataset(config(tmp_path))
+    assert data.settings == {"white_level": most}
+    assert data.train.images.amax((1, 2, 3)).tolist() == [255, 85]
+    assert data.test.images.amax((1, 2, 3)).tolist() == [85, 255]
+    darker = load_dataset(config(tmp_path, white_level=2 * most + 1)) if bits < 16 else None
+    assert darker is None or darker.train.images.amax().item() == 127
 
 
 @pytest.mark.parametrize(("orientation", "turn"), [(1, 0), (3, 2), (6, 3), (8, 1)])
@@ -330,7 +359,7 @@ def test_exif_rotation_is_undone(tmp_path: Path, orientation: int, turn: int) ->
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = save(tmp_path / "a.png", image, exif=exif)
-    assert (read_image(path, 8, LIMIT, "crop")[0] == np.rot90(image, turn)).all()
+    assert (read_image(path, Reading(8))[0] == np.rot90(image, turn)).all()
 
 
 @pytest.mark.parametrize("shape", [(20, 60), (60, 20)])
@@ -338,7 +367,7 @@ def test_what_is_not_square_is_seen_whole_if_it_is_not_cropped(
     shape: tuple[int, int], tmp_path: Path
 ) -> None:
     path = save(tmp_path / "a.png", image := noise(*shape))
-    stretched, padded = (read_image(path, 30, LIMIT, fit) for fit in ("stretch", "pad"))
+    stretched, padded = (read_image(path, Reading(30, fit)) for fit in ("stretch", "pad"))
     assert stretched[1] == padded[1] == 0  # nothing is lost
 
     def resized(height: int, width: int) -> np.ndarray:
@@ -355,9 +384,9 @@ def test_what_is_not_square_is_seen_whole_if_it_is_not_cropped(
 
 def test_the_centre_is_cut_out(tmp_path: Path) -> None:
     image = noise(10, 30)
-    pixels, lost = read_image(save(tmp_path / "a.png", image), 10, LIMIT, "crop")
+    pixels, lost = read_image(save(tmp_path / "a.png", image), Reading(10, "crop"))
     assert (pixels == image[:, 10:20]).all() and lost == pytest.approx(2 / 3)
-    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), 10, LIMIT, "crop")[0]
+    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), Reading(10, "crop"))[0]
             == image.swapaxes(0, 1)[10:20]).all()  # fmt: skip
 
 
@@ -366,7 +395,7 @@ def test_scaling_agrees_with_the_other_sources_to_one_gray_level(tmp_path: Path,
     image = noise(32, 32)
     theirs = resize(torch.from_numpy(image).permute(2, 0, 1)[None], size)[0]
     ours = torch.from_numpy(
-        read_image(save(tmp_path / "a.png", image), size, LIMIT, "crop")[0]
+        read_image(save(tmp_path / "a.png", image), Reading(size, "crop"))[0]
         .transpose(2, 0, 1)
         .copy()
     )
@@ -384,7 +413,7 @@ def test_the_cache_gives_the_same_and_keeps_no_result_with_broken_files(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [save(tmp_path / f"{name}.png") for name in "abc"]
-    whole = decode(paths, 8, LIMIT, "crop").images
+    whole = decode(paths, Reading(8)).images
 
     def without_a_decoder(path: Path, *rest: int) -> tuple[np.ndarray, float]:
         if path == paths[1]:  # a fault of the machine, not of the file
@@ -393,13 +422,10 @@ def test_the_cache_gives_the_same_and_keeps_no_result_with_broken_files(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "read_image", without_a_decoder)
-        assert list(decode_cached(paths, 8, LIMIT, "crop").broken) == [1] and entries(cache) == []
-    assert (
-        torch.equal(decode_cached(paths, 8, LIMIT, "crop").images, whole)
-        and len(entries(cache)) == 1
-    )
+        assert list(decode_cached(paths, Reading(8)).broken) == [1] and entries(cache) == []
+    assert torch.equal(decode_cached(paths, Reading(8)).images, whole) and len(entries(cache)) == 1
     monkeypatch.setattr(module, "read_image", lambda *_: pytest.fail("decoded again"))
-    kept = decode_cached(paths, 8, LIMIT, "crop")
+    kept = decode_cached(paths, Reading(8))
     assert torch.equal(kept.images, whole) and kept.broken == {}
 
 
@@ -417,17 +443,17 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
     forwards, backwards = (
-        decode_cached(order, 8, LIMIT, "crop").images for order in (paths, paths[::-1])
+        decode_cached(order, Reading(8)).images for order in (paths, paths[::-1])
     )
     assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
-    decode_cached(paths, 4, LIMIT, "crop")
-    decode_cached(paths, 8, LIMIT - 1, "crop")
-    decode_cached(paths, 8, LIMIT, "pad")
+    decode_cached(paths, Reading(4))
+    decode_cached(paths, Reading(8, max_pixels=MAX_PIXELS - 1))
+    decode_cached(paths, Reading(8, "pad"))
     assert len(entries(cache)) == 5
     changed = noise(8, 8)
     save(paths[0], changed)
     os.utime(paths[0], ns=(0, 0))
-    images = decode_cached(paths, 8, LIMIT, "crop").images
+    images = decode_cached(paths, Reading(8)).images
     assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
 
 
@@ -436,7 +462,7 @@ def test_a_damaged_entry_is_made_anew(
     tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(tmp_path / "a.png")
-    expected = decode_cached([path], 8, LIMIT, "crop").images.clone()
+    expected = decode_cached([path], Reading(8)).images.clone()
     (entry,) = entries(cache)
     content = entry.read_bytes()
     if damage == "another content":
@@ -446,7 +472,7 @@ def test_a_damaged_entry_is_made_anew(
         bytes_of = {"empty": b"", "cut": half, "other bytes": b"?" * 100 + content[100:]}
         entry.write_bytes(bytes_of[damage])
     for _ in range(2):
-        assert torch.equal(decode_cached([path], 8, LIMIT, "crop").images, expected)
+        assert torch.equal(decode_cached([path], Reading(8)).images, expected)
     assert caplog.text.count("is damaged") == 1
 
 
@@ -464,7 +490,7 @@ def test_an_entry_that_cannot_be_written_leaves_nothing(
     if failing is None:
         (tmp_path / "cache").write_text("in the way", encoding="utf-8")
     monkeypatch.setattr(module.torch, "save", Mock(side_effect=failing))
-    decoded = decode_cached([save(tmp_path / "a.png")], 8, LIMIT, "crop")
+    decoded = decode_cached([save(tmp_path / "a.png")], Reading(8))
     assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
     assert "the decoded images could not be cached: " in caplog.text
 
@@ -479,16 +505,3 @@ def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> N
     train = load_dataset(config(tmp_path, on_error="skip")).train
     assert train.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
     assert train.images.amax((1, 2, 3)).tolist() == train.labels.tolist()
-
-
-def test_a_large_jpeg_keeps_what_is_fine_at_its_target_size(tmp_path: Path) -> None:
-    """Stripes of a period of three pixels there, as from a file that is decoded whole."""
-    line = 128 + 100 * np.sin(2 * np.pi * np.arange(256) / 12)
-    pixels = np.broadcast_to(line.astype(np.uint8)[None, :, None], (256, 256, 3))
-    whole, small = (
-        read_image(save(tmp_path / name, pixels.copy(), **options), 64, LIMIT, "crop")[0].astype(
-            int
-        )
-        for name, options in (("a.png", {}), ("a.jpg", {"quality": 95}))
-    )
-    assert np.ptp(whole) > 60 and np.abs(whole - small).mean() < 0.1 * np.ptp(whole)

@@ -278,6 +278,13 @@ class FolderConfig(DataConfig):
         "square, or pad them with gray.",
         choices=FIT,
     )
+    white_level: int | None = setting(
+        None,
+        "In grayscale images of more than 8 bits, the value that becomes white; null: the largest "
+        "value of 10, 12, 14 or 16 bits, as the training images need.",
+        at_least=1,
+        at_most=65535,
+    )
     test_fraction: float = setting(
         0.1,
         "Share of the images to split off for testing if root has no test/ or val/ folder.",

@@ -2,7 +2,7 @@
 
 import hashlib
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -137,6 +137,8 @@ class Dataset:
     classes: tuple[str, ...]
     val: ImageSet | None = None
     unlabeled: Tensor | None = None
+    # Settings of the source that loading determined, to be stored with the run.
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +15,13 @@ from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, set_apart
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
+    NAMED_FORMATS,
     WRONG_FORMAT,
     Decoded,
     Doubts,
+    Reading,
     by_suffix,
+    common_white_level,
     decode,
     decode_cached,
     listed,
@@ -51,12 +55,24 @@ def load_folder(config: FolderConfig) -> Dataset:
     """
     trees = find_parts(Path(config.root))
     classes = class_names(trees)
+    found: dict[str, Any] = {"white_level": found_white_level(config, trees["train"])}
+    config = replace(config, **found)
     sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
     # Indexed from the table, so that the whole set is not kept in memory beside its splits.
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
         train, test = set_apart(train, "test_fraction", config)
-    return Dataset(train, test, tuple(classes), val=val)
+    return Dataset(train, test, tuple(classes), val=val, settings=found)
+
+
+def found_white_level(config: FolderConfig, train: Tree) -> int | None:
+    """Return data.white_level; if it is null, that of the training images, or None."""
+    if config.white_level is not None:
+        return config.white_level
+    level = common_white_level([path for path, _ in train.files], config.max_pixels)
+    if level is not None:
+        logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
+    return level
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> ImageSet | None:
@@ -92,7 +108,8 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = config.image_size
     require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
-    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels, config.fit)
+    reading = Reading(size, config.fit, config.white_level, config.max_pixels)
+    return (decode_cached if config.cache else decode)(paths, reading)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
@@ -147,7 +164,7 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
     names = sorted({name for _, name in tree.files})
     if not names:
         raise ValueError(
-            f"{tree.root} has no folders with images: put JPEG, PNG, WebP or BMP files into "
+            f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
     if empty := [tree.root / name for name in tree.classes if name not in names]:

@@ -26,10 +26,14 @@ from tqdm import tqdm
 from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
 from vit_train.base.writing import replacing
+from vit_train.data.config import FIT, MAX_PIXELS
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-WRONG_FORMAT = "skipped (not JPEG, PNG, WebP or BMP)"
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF or GIF"
+WRONG_FORMAT = f"skipped (not {NAMED_FORMATS})"
+# Suffixes of the formats that can have more than 8 bits per pixel.
+DEEP_SUFFIXES = (".png", ".tif", ".tiff")
 NAMED_AT_MOST = 10
 # Limit on a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # Decoders read each part of a file into memory whole.
@@ -134,17 +138,45 @@ def decoding() -> Iterator[None]:
     except MemoryError:  # not the file's fault
         raise
     except UnidentifiedImageError:
-        raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
+        raise BrokenImage(f"not a {NAMED_FORMATS} image") from None
     except Exception as error:
         raise BrokenImage(str(error) or type(error).__name__) from error
 
 
-def read_image(path: Path, size: int, max_pixels: int, fit: str) -> tuple[np.ndarray, float]:
-    """Decode a file to RGB uint8 (size,size,3): rotated per its EXIF, then made square and scaled.
+class Reading(NamedTuple):
+    """How files become square images of `size` by `size` pixels.
 
-    `fit` is one of FIT. Also return the share of the image's area that is cropped off. Transparent
-    pixels become white. Scaling is bilinear with antialiasing, as for the other sources. Raise
-    BrokenImage if the file cannot be decoded or the image has more than `max_pixels` pixels.
+    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None:
+    the `white_level_of` each image. Images of more than `max_pixels` pixels are
+    not decoded.
+    """
+
+    size: int
+    fit: str = FIT[0]
+    white_level: int | None = None
+    max_pixels: int = MAX_PIXELS
+
+
+def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
+    """Decode a file to RGB uint8 (S,S,3): rotated per its EXIF, then made square and scaled.
+
+    Also return the share of the image's area that is cropped off. Of several frames or pages, only
+    the first is read. Transparent pixels become white. Scaling is bilinear with antialiasing, as
+    for the other sources. Raise BrokenImage if the file cannot be decoded or the image is too
+    large.
+    """
+    with opened(path, reading.max_pixels) as image:
+        width, height = image.size
+        lost = 1 - min(width, height) / max(width, height) if reading.fit == "crop" else 0.0
+        return square(image, reading), lost
+
+
+@contextlib.contextmanager
+def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
+    """Open an image file, of which nothing is decoded yet.
+
+    Raise BrokenImage if this file cannot be opened, if the block cannot decode it, or if the image
+    has more than `max_pixels` pixels.
     """
     with decoding():
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
@@ -155,21 +187,19 @@ def read_image(path: Path, size: int, max_pixels: int, fit: str) -> tuple[np.nda
             width, height = image.size
             if width * height > max_pixels:
                 raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
-            # Decode a large JPEG at reduced size; twice the target size loses no detail.
-            image.draft("RGB", (2 * size, 2 * size))
-            lost = 1 - min(width, height) / max(width, height) if fit == "crop" else 0.0
-            return square(image, size, fit), lost
+            yield image
 
 
 # The color of padding.
 GRAY = (128, 128, 128)
 
 
-def square(image: Image.Image, size: int, fit: str) -> np.ndarray:
-    """Convert an image to RGB uint8 (size,size,3), as `read_image` does."""
+def square(image: Image.Image, reading: Reading) -> np.ndarray:
+    """Convert an image to RGB uint8 (S,S,3), as `read_image` does."""
+    size, fit = reading.size, reading.fit
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
-    image, bilinear = as_rgb(image), Image.Resampling.BILINEAR
+    image, bilinear = as_rgb(image, reading.white_level), Image.Resampling.BILINEAR
     if fit == "pad":
         return np.asarray(ImageOps.pad(image, (size, size), bilinear, color=GRAY))
     box = None
@@ -180,24 +210,57 @@ def square(image: Image.Image, size: int, fit: str) -> np.ndarray:
     return np.asarray(image.resize((size, size), bilinear, box=box))
 
 
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to RGB; raise BrokenImage if its values are not 8-bit or 16-bit integers.
+def as_rgb(image: Image.Image, white_level: int | None) -> Image.Image:
+    """Convert an image to RGB; raise BrokenImage if its values are not integers of up to 16 bits.
 
-    Transparent pixels become white, except in 16-bit grayscale images.
+    Transparent pixels become white, except in grayscale images of more than 8 bits.
     """
-    if image.mode.startswith(("F", "I")):  # convert() would clip these at 255
-        values = np.asarray(image)
-        if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-            raise BrokenImage(
-                "its pixel values are neither 8-bit nor 16-bit integers: convert them to integers "
-                "from 0 to 255"
-            )
-        shift = 8 if image.mode != "I" or values.max() > 255 else 0
-        image = Image.fromarray((values >> shift).astype(np.uint8))
+    if is_deep(image):
+        values = deep_values(image)
+        level = white_level or white_level_of(int(values.max()))
+        image = Image.fromarray((values.clip(max=level) * (255 / level)).round().astype(np.uint8))
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Return True for grayscale images of more than 8 bits; convert() would clip these at 255."""
+    return image.mode.startswith(("F", "I"))
+
+
+def deep_values(image: Image.Image) -> np.ndarray:
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise BrokenImage(
+            "its pixel values are neither 8-bit nor 16-bit integers: convert them to integers "
+            "from 0 to 255"
+        )
+    return values
+
+
+def white_level_of(largest: int) -> int:
+    """Return the largest value of 8, 10, 12, 14 or 16 bits, the fewest that `largest` fits into."""
+    bits = max(8, largest.bit_length())
+    return (1 << bits + bits % 2) - 1
+
+
+def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
+    """Return the `white_level_of` all grayscale images of more than 8 bits.
+
+    Return None if there are none.
+    """
+
+    def largest(path: Path) -> int:
+        with contextlib.suppress(BrokenImage), opened(path, max_pixels) as image:
+            return int(deep_values(image).max()) if is_deep(image) else 0
+        return 0
+
+    deep = [path for path in paths if path.suffix.lower() in DEEP_SUFFIXES]
+    with ThreadPoolExecutor(THREADS) as pool:
+        most = max(pool.map(largest, deep), default=0)
+    return white_level_of(most) if most else None
 
 
 class Decoded(NamedTuple):
@@ -212,24 +275,27 @@ class Decoded(NamedTuple):
     lost: Tensor
 
 
-def decode(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -> Decoded:
+# More threads would wait for the GIL.
+THREADS = min(8, os.cpu_count() or 1)
+
+
+def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
     """Decode all files with `read_image`, in parallel threads.
 
     Threads help because Pillow releases the GIL while it decodes and resizes.
     """
-    count, broken = len(paths), {}
+    count, size, broken = len(paths), reading.size, {}
     pixels, lost = np.zeros((count, 3, size, size), np.uint8), np.zeros(count, np.float32)
 
     def one(index: int) -> None:
         try:
-            image, lost[index] = read_image(paths[index], size, max_pixels, fit)
+            image, lost[index] = read_image(paths[index], reading)
             pixels[index] = image.transpose(2, 0, 1)
         except BrokenImage as error:
             broken[index] = str(error)
 
-    # More threads would wait for the GIL.
     with (
-        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(THREADS) as pool,
         tqdm(total=count, desc="decoding", unit="images", disable=None, leave=False) as bar,
     ):
         for _ in pool.map(one, range(count)):
@@ -238,17 +304,17 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -> Decod
 
 
 # Part of every key; increase it when `decode` returns something different for the same file.
-DECODER = 4
+DECODER = 5
 
 
-def decode_cached(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -> Decoded:
+def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
     """Decode the files, or return the cached result of an earlier call for unchanged files.
 
-    Files are unchanged if their paths, sizes and modification times are equal. The other arguments
-    must be equal, too. A result with broken files is not cached, because the fault may lie with the
+    Files are unchanged if their paths, sizes and modification times are equal. `reading` must be
+    equal, too. A result with broken files is not cached, because the fault may lie with the
     machine, not with the files.
     """
-    key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels} {fit}".encode())
+    key = hashlib.sha256(f"{DECODER} {PIL.__version__} {reading}".encode())
     for path in paths:
         facts = path.stat() if path.exists() else None
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
@@ -262,7 +328,7 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -
                 f"{entry}, a cache of decoded images, is damaged ({type(error).__name__}): "
                 "decoding the files again"
             )
-    decoded = decode(paths, size, max_pixels, fit)
+    decoded = decode(paths, reading)
     if decoded.broken:
         return decoded
     try:
@@ -274,7 +340,7 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int, fit: str) -
     return decoded
 
 
-# An image counts as flat if no channel spans more gray levels: 12-bit values in a 16-bit file.
+# An image counts as flat if no channel spans more gray levels.
 FLAT = 15
 # The share of an image's area outside the square in its center.
 MUCH = 0.2
@@ -299,7 +365,6 @@ class Doubts:
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        advice = ": if they have 16 bits, rescale their values to 0 to 65,535"
-        warn_of(self.flat, "image", "with almost no contrast", advice)
+        warn_of(self.flat, "image", "with almost no contrast")
         center = ": only the central square is read"
         warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)

@@ -94,6 +94,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         start = start | {
             "max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
             "fit": meta.fit,
+            "white_level": meta.white_level,
         }
     return kind(**(start | chosen))
 

@@ -17,7 +17,7 @@ from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.image_files import BrokenImage, Doubts, decoding, read_image, square
+from vit_train.data.image_files import BrokenImage, Doubts, Reading, decoding, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.state import State
 from vit_train.engine.workers import make_workers
@@ -86,6 +86,11 @@ class Meta(Facts):
     def fit(self) -> str:
         """Return how images that are not square become square, one of FIT."""
         return getattr(self.config.data, "fit", "crop")
+
+    @property
+    def white_level(self) -> int | None:
+        """Return the value that becomes white in images of more than 8 bits, or None if unknown."""
+        return getattr(self.config.data, "white_level", None)
 
     def require_finite(self, outputs: Tensor) -> None:
         """Raise ValueError if the model's outputs contain NaN or infinity."""
@@ -182,13 +187,14 @@ class Trained(NamedTuple):
 
         Raise BrokenImage if the image cannot be decoded.
         """
-        size = size or self.meta.image_shape[1]
+        meta = self.meta
+        reading = Reading(size or meta.image_shape[1], meta.fit, meta.white_level, max_pixels)
         with decoding():
             if isinstance(image, str | Path):
-                pixels, lost = read_image(Path(image), size, max_pixels, self.meta.fit)
+                pixels, lost = read_image(Path(image), reading)
             else:
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                pixels, lost = square(opened, size, self.meta.fit), 0.0
+                pixels, lost = square(opened, reading), 0.0
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         if doubts is not None and isinstance(image, str | Path):
             doubts.note([Path(image)], tensor[None], [lost])

@@ -154,6 +154,7 @@ def set_up(
 
     torch.manual_seed(config.seed)
     data = load_images(config)
+    config = replace(config, data=replace(config.data, **data.settings))
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
