@@ -19,7 +19,7 @@ from vit_train.base.reading import read_json
 from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, registered, setting
 from vit_train.commands import train
 from vit_train.commands.command import described
-from vit_train.data.config import FolderConfig, ShapesConfig
+from vit_train.data.config import FolderConfig, TableConfig, ShapesConfig
 from vit_train.engine.config import MuonConfig
 from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed
@@ -445,7 +445,11 @@ def test_a_start_that_is_refused_leaves_no_folder(run: Run, arguments: str) -> N
     assert left == {"outputs", "outputs/kept", "mine"}
 
 
-NEEDED: dict[type, dict[str, Any]] = {FolderConfig: {"root": "x"}, DistillConfig: {"teacher": "x"}}
+NEEDED: dict[type, dict[str, Any]] = {
+    FolderConfig: {"root": "x"},
+    TableConfig: {"file": "x.csv"},
+    DistillConfig: {"teacher": "x"},
+}
 
 
 def all_kinds() -> list[type[Settings]]:

@@ -156,6 +156,33 @@ def test_scans_of_12_bits_are_read_alike_in_training_evaluation_and_prediction(r
     assert trained.pixels("scans/dim/0.tif").max() < 80 < trained.pixels("scans/lit/0.tif").min()
 
 
+def test_a_table_is_trained_on_evaluated_and_compared_with_another(run: Run) -> None:
+    names = [f"{name}{number}.png" for name in "ab" for number in range(12)]
+    write_images("files", names, size=(16, 16))
+    lines = [f"files/{name};{name[0]};{name[1:-4]}" for name in names]
+    Path("mine.csv").write_text("\n".join(["path;label;group", *lines]), encoding="utf-8")
+    own = ["data=table", "data.file=mine.csv", "data.image_size=16", "data.val_fraction=0.3"]
+    run.succeeds(*TRAIN, *own, "train.epochs=1")
+    run.says("mine, test:", "vit-eval", "ckpt=run")
+    write_images("new", ["0.png", "1.png"])
+    Path("new.csv").write_text("path,label\nnew/0.png,a\nnew/1.png,b\n", encoding="utf-8")
+    run.says("new, test:", "vit-eval", "ckpt=run", "data.file=new.csv")
+    words = "data.file=new.csv is not a setting of data.name=folder"
+    run.fails(words, "vit-eval", "ckpt=run", "data.name=folder", "data.file=new.csv")
+
+
+def test_a_flat_folder_trains_what_needs_no_classes(run: Run) -> None:
+    write_images("flat", [f"{number}.png" for number in range(20)], size=(16, 16))
+    own = ["data=folder", "data.root=flat", "data.image_size=16", "train.epochs=1"]
+    run.succeeds(*TRAIN, *own, "task=reconstruct", "task.decoder_depth=1")
+    run.fails(
+        "needs at least two classes, but the images have 1: put",
+        *TRAIN,
+        *own,
+        "hydra.run.dir=other",
+    )
+
+
 UNEVEN = [
     *("vit-train", "data=folder", "data.image_size=8", "augment=none", "model.embed_dim=8"),
     *("model.depth=1", "model.patch_size=8", "model.head=gap"),

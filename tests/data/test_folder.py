@@ -182,7 +182,6 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
 BAD_TREES = {
     "nothing there": ([], {}, "is not a folder"),
     "empty": (["train/"], {}, "has no folders with images"),
-    "no classes": (["1.png", "2.png"], {}, "has no folders with images"),
     "class only in test": (
         ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"
     ),

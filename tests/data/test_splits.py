@@ -67,8 +67,8 @@ def test_the_validation_subset_leaves_the_others_as_they_were() -> None:
 @pytest.mark.parametrize("count", [3, 40, 97, 400])
 def test_every_class_keeps_its_share(count: int) -> None:
     labels = DATA.train.labels
-    chosen, rest = stratified(labels, count, seed=0)
-    assert len(chosen) == count and len(chosen) + len(rest) == len(labels)
+    chosen = stratified(labels, count, seed=0)
+    assert len(chosen.unique()) == count
     shares = torch.bincount(labels) / len(labels) * count
     assert (torch.bincount(labels[chosen], minlength=3) - shares).abs().max() <= 1
 
@@ -89,8 +89,9 @@ def test_a_class_keeps_an_image_for_training_if_others_can_be_set_apart(seed: in
     images = ImageSet(torch.zeros(70, 1, 1, 1), labels)
     left, taken = set_apart(images, "val_fraction", DataConfig(split_seed=seed))
     assert set(left.labels.tolist()) == set(range(31)) and set(taken.labels.tolist()) == {0}
-    some = stratified(torch.arange(4), 3, seed, leave_one=True)[0]  # where there are no others
-    assert len(some) == 3
+    alone = ImageSet(torch.zeros(4, 1, 1, 1), torch.arange(4))  # where there are no others
+    apart = set_apart(alone, "val_fraction", DataConfig(val_fraction=0.75, split_seed=seed))[1]
+    assert len(apart) == 3
 
 
 def test_other_protocols_and_what_they_refuse() -> None:

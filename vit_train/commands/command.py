@@ -43,6 +43,10 @@ def refuse(message: str) -> NoReturn:
     raise ValueError(message)
 
 
+# Settings of the data that hold paths.
+DATA_PATHS = ("data.root", "data.file")
+
+
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
     """Check that the settings have the form key=value; return them with quoted paths.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.base.text import printable
-from vit_train.commands.command import console_command, refuse, version_line
+from vit_train.commands.command import DATA_PATHS, console_command, refuse, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.runs.settings import (
     EvalConfig,
@@ -22,7 +22,7 @@ from vit_train.runs.settings import (
 )
 
 
-@console_command(EvalConfig, paths=("ckpt", "data.root"))
+@console_command(EvalConfig, paths=("ckpt", *DATA_PATHS))
 def vit_eval(config: EvalConfig) -> None:
     """vit-eval: evaluate a trained model, or compare several models on the same images.
 
@@ -50,7 +50,7 @@ def vit_predict(config: PredictConfig) -> None:
     predict_images(config)
 
 
-@console_command(ExplainConfig, paths=("images", "ckpt", "data.root", "out", "html"))
+@console_command(ExplainConfig, paths=("images", "ckpt", *DATA_PATHS, "out", "html"))
 def vit_explain(config: ExplainConfig) -> None:
     """vit-explain: show which regions of an image led to a prediction.
 
@@ -63,7 +63,7 @@ def vit_explain(config: ExplainConfig) -> None:
     explain_predictions(config)
 
 
-@console_command(ExportConfig, paths=("ckpt", "out", "data.root"))
+@console_command(ExportConfig, paths=("ckpt", "out", *DATA_PATHS))
 def vit_export(config: ExportConfig) -> None:
     """vit-export: export a model to ONNX, torch.export, safetensors, timm or Hugging Face.
 
@@ -76,7 +76,9 @@ def vit_export(config: ExportConfig) -> None:
 
 
 @console_command(
-    SheetConfig, groups={"data": "shapes", "augment": "strong"}, paths=("data.root", "out")
+    SheetConfig,
+    groups={"data": "shapes", "augment": "strong"},
+    paths=(*DATA_PATHS, "out"),
 )
 def vit_augment(config: SheetConfig) -> None:
     """vit-augment: draw training images beside augmented versions of the same images.
@@ -98,7 +100,7 @@ def vit_augment(config: SheetConfig) -> None:
         "optim": "adamw",
         "experiment": None,
     },
-    paths=("out", "data.root"),
+    paths=("out", *DATA_PATHS),
 )
 def vit_inspect(config: InspectConfig) -> None:
     """vit-inspect: show a new model's parameters, FLOPs, permutation test and position table.

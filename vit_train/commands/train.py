@@ -128,7 +128,16 @@ def say(text: str) -> None:
 
 
 # The settings that hold paths; a path without a key most likely means the first.
-PATHS = ("resume", "extend", "fork", "config", "init_from", "data.root", "task.teacher")
+PATHS = (
+    "resume",
+    "extend",
+    "fork",
+    "config",
+    "init_from",
+    "data.root",
+    "data.file",
+    "task.teacher",
+)
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 

@@ -1,6 +1,7 @@
 """The settings of the data sources and of augmentation."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -297,6 +298,11 @@ class FolderConfig(DataConfig):
         choices=ON_ERROR_CHOICES,
     )
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+    group_by: str | None = setting(
+        None,
+        "A regular expression for the part of a file's path that names its patient or object, such "
+        "as 'patient\\d+': images of one group are never in two splits or folds; null: no groups.",
+    )
     cache: bool = setting(
         False, "Keep the decoded images in the user's cache folder for later runs."
     )
@@ -309,8 +315,38 @@ class FolderConfig(DataConfig):
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
+        try:
+            re.compile(self.group_by or "")
+        except re.error as error:
+            raise ValueError(
+                f"data.group_by={self.group_by} is not a regular expression: {error}"
+            ) from None
         if self.image_size is None:  # OmegaConf accepts null for it
             raise ValueError("data.image_size must be a number for data=folder, such as 64")
+
+
+@dataclass
+class TableConfig(FolderConfig):
+    """Images in a CSV file with the columns path and label, and optionally split and group."""
+
+    name: str = "table"
+    file: str = setting("", "The CSV file; its column split holds train, val or test.")
+    root: str = setting("", "The folder to which the paths are relative; empty: the file's folder.")
+    group_by: str | None = setting(
+        "group",
+        "The column, if there is one, that names an image's patient or object: images of one group "
+        "are never in two splits or folds.",
+    )
+
+    @property
+    def title(self) -> str:
+        return printable(Path(self.file).stem)
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            raise ValueError("data.file=FILE must name a CSV file with the columns path and label")
+        self.root = self.root or str(Path(self.file).parent)
+        super().__post_init__()
 
 
 @dataclass
@@ -339,5 +375,6 @@ DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "cifar100": Cifar100Config,
     "stl10": Stl10Config,
     "folder": FolderConfig,
+    "table": TableConfig,
     "shapes": ShapesConfig,
 }

@@ -58,13 +58,15 @@ class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
 
     `names` (N,) holds the images' file names or their numbers in the source. If `names` is None,
-    the images have the numbers 0 to N − 1.
+    the images have the numbers 0 to N − 1. `groups` (N,) holds the names of the images' groups, if
+    there are any; a group is never split.
     """
 
     images: Tensor
     labels: Tensor
     masks: Tensor | None = None
     names: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -82,13 +84,32 @@ class ImageSet:
             torch.cat((self.images, others.images)),
             torch.cat((self.labels, others.labels)),
             names=np.concatenate((self.all_names, others.all_names)),
+            groups=None
+            if self.groups is None or others.groups is None
+            else np.concatenate((self.groups, others.groups)),
         )
 
     def subset(self, index: Tensor) -> "ImageSet":
         masks = None if self.masks is None else self.masks[index]
-        return ImageSet(
-            self.images[index], self.labels[index], masks, self.all_names[index.cpu().numpy()]
-        )
+        rows = index.cpu().numpy()
+        groups = None if self.groups is None else self.groups[rows]
+        return ImageSet(self.images[index], self.labels[index], masks, self.all_names[rows], groups)
+
+    def divided(self, chosen: Tensor) -> tuple["ImageSet", "ImageSet"]:
+        """Return the other images and those that are `chosen`, bool (N,)."""
+        rest, apart = (each.nonzero().squeeze(1) for each in (~chosen, chosen))
+        return self.subset(rest), self.subset(apart)
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """Return what may not be split, groups or single images, in two tensors.
+
+        The first holds the index of the first image of each unit (U,), the second the number of
+        each image's unit (N,).
+        """
+        if self.groups is None:
+            return torch.arange(len(self)), torch.arange(len(self))
+        _, first, unit = np.unique(self.groups.astype(str), return_index=True, return_inverse=True)
+        return torch.from_numpy(first), torch.from_numpy(unit)
 
 
 class Statistics(NamedTuple):
@@ -259,18 +280,21 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
 
     `fold` counts from 0. Every image is in exactly one of the `folds` folds. The images are
     shuffled and dealt to the folds in turn, class by class. The folds therefore differ by at most
-    one image, in total and in each class. Raise ValueError if there are fewer images than folds.
+    one image, in total and in each class. If there are groups, they are dealt in place of images,
+    each by the class of its first image. Raise ValueError if there are fewer images or groups than
+    folds.
     """
-    if folds > len(images):
+    first, unit = images.units()
+    if folds > len(first):
         raise ValueError(
-            f"data.cv_folds={folds} needs at least {folds} images, but there are only "
-            f"{len(images)}: set a smaller data.cv_folds"
+            f"data.cv_folds={folds} needs at least {folds} "
+            f"{'images' if images.groups is None else 'groups'}, but there are only "
+            f"{len(first)}: set a smaller data.cv_folds"
         )
-    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
-    dealt = torch.arange(len(images)) % folds == fold
-    train, val = (by_class[part].sort().values for part in (~dealt, dealt))
-    return images.subset(train), images.subset(val)
+    shuffled = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
+    by_class = shuffled[images.labels[first[shuffled]].argsort(stable=True)]
+    dealt = by_class[torch.arange(len(first)) % folds == fold]
+    return images.divided(torch.isin(unit, dealt))
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
@@ -286,12 +310,12 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
         raise ValueError(
             f"data.{field}={count} is more than the number of images: choose at most {len(images)}"
         )
-    return images.subset(stratified(images.labels, count, config.split_seed)[0])
+    return images.subset(stratified(images.labels, count, config.split_seed))
 
 
 def sample(images: ImageSet, count: int) -> ImageSet:
     """Return a fixed, stratified sample of `count` images, or all images if there are fewer."""
-    return images.subset(stratified(images.labels, min(count, len(images)), seed=0)[0])
+    return images.subset(stratified(images.labels, min(count, len(images)), seed=0))
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
@@ -308,20 +332,30 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
             f"data.{field}={fraction} of {counted(len(images), 'image')} leaves no image for "
             f"training: add images or set a smaller data.{field}"
         )
-    index, rest = stratified(images.labels, count, config.split_seed, leave_one=True)
-    return images.subset(rest), images.subset(index)
+    first, unit = images.units()
+    order = spread(images.labels[first], config.split_seed, leave_one=True)
+    # As many whole groups as fit, but at least one; without groups, a unit is one image.
+    fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(min=1)
+    is_apart = torch.isin(unit, order[:fits])
+    if is_apart.all():
+        raise ValueError("data.group leaves no image for training: there is only one group")
+    return images.subset((~is_apart).nonzero().squeeze(1)), images.subset(
+        is_apart.nonzero().squeeze(1)
+    )
 
 
-def stratified(
-    labels: Tensor, count: int, seed: int, leave_one: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return the sorted indices of a stratified random sample, and those of all other images.
+def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Return the sorted indices of a stratified random sample of `count` images; see `spread`."""
+    return spread(labels, seed)[:count].sort().values
+
+
+def spread(labels: Tensor, seed: int, leave_one: bool = False) -> Tensor:
+    """Return the images' indices (N,) in an order whose every beginning is a stratified sample.
 
     The images of each class are shuffled and get evenly spaced positions in 0…1, from a random
-    offset. The sample consists of the `count` images with the lowest positions, so each class is
-    sampled in proportion to its size. Classes of equal size differ by at most one sampled image.
-    With many small classes, a large class can be off by several images. With `leave_one`, one image
-    of each class is left out of the sample, if possible.
+    offset, by which all images are ordered. So each class is sampled in proportion to its size.
+    Classes of equal size differ by at most one sampled image. With many small classes, a large
+    class can be off by several images. With `leave_one`, one image of each class comes last.
     """
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)
@@ -332,5 +366,4 @@ def stratified(
         place[members] = (torch.arange(len(members)) + offset) / len(members)
         if leave_one:
             place[members[-1]] = torch.inf
-    order = place.argsort(stable=True)
-    return order[:count].sort().values, order[count:].sort().values
+    return place.argsort(stable=True)

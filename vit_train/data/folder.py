@@ -1,7 +1,7 @@
-"""The source `folder`: a tree of image files, with one folder per class."""
+"""The sources `folder` and `table`: image files, with one folder or one row per class or file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,9 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
-from vit_train.base.text import printable
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, set_apart
 from vit_train.data.image_files import (
-    NAMED_AT_MOST,
-    NAMED_FORMATS,
     WRONG_FORMAT,
     Decoded,
     Doubts,
@@ -25,35 +22,21 @@ from vit_train.data.image_files import (
     decode,
     decode_cached,
     listed,
-    visible,
-    walk,
     warn_of,
 )
-
-# The split names of folders; if several folders give the same split, the last one counts.
-PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
-
-
-@dataclass(frozen=True)
-class Tree:
-    """The folder of one split: its classes, image files with their classes, and other files."""
-
-    root: Path
-    classes: list[str]
-    files: list[tuple[Path, str]]
-    other_files: list[Path]
+from vit_train.data.trees import Tree, class_names, find_trees, require_known
 
 
 def load_folder(config: FolderConfig) -> Dataset:
-    """Load the images in config.root, which holds one folder per split or one folder per class.
+    """Load the images of a folder, or of a table (`find_trees`).
 
-    Folders of splits are train/, test/ and val/. Without test/, val/ is used for testing. Without
-    either, config.test_fraction of the training images are used for testing. Raise ValueError
+    Without test images, validation images are used for testing. Without either,
+    config.test_fraction of the training images are used for testing. Raise ValueError
     if a split has no images, if the test or validation images include a class without training
     images, or if no file of a split can be decoded. With on_error=stop, also raise ValueError if
     any file cannot be decoded.
     """
-    trees = find_parts(Path(config.root))
+    trees = find_trees(config)
     classes = class_names(trees)
     found: dict[str, Any] = {"white_level": found_white_level(config, trees["train"])}
     config = replace(config, **found)
@@ -82,7 +65,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
     `classes` are the model's classes; raise ValueError for images of any other class. Also raise
     ValueError in the cases that `load_folder` names.
     """
-    trees = find_parts(Path(config.root))
+    trees = find_trees(config)
     if len(trees) == 1:
         trees = {"test": trees["train"]}
     tree = trees.get(split)
@@ -112,81 +95,6 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     return (decode_cached if config.cache else decode)(paths, reading)
 
 
-def find_parts(root: Path) -> dict[str, Tree]:
-    """Return the trees of the training, test and validation images in `root`.
-
-    If train/ has no class folders, the root itself is the training tree. If there is val/ but no
-    test/, val/ is the test tree. Raise ValueError if `root` is not a folder. Without class
-    folders in train/, also raise ValueError in two cases: test/ or val/ has class folders, or
-    train/ has images and there is a folder test/ or val/.
-    """
-    if not root.is_dir():
-        raise ValueError(
-            f"data.root={root} is not a folder: name the folder that holds your images"
-        )
-    places = {part: root / place for place, part in PARTS.items() if (root / place).is_dir()}
-    inside = visible(root / "train")
-    if not any(map(Path.is_dir, inside)):
-        nested = any(child.is_dir() for place in places.values() for child in visible(place))
-        if nested or (len(places) > 1 and by_suffix(inside)[0]):
-            raise ValueError(
-                f"{root / 'train'} has no class folders: put the training images into "
-                "train/CLASS/, with a single CLASS for images without classes. To evaluate images "
-                "in another folder, set data.root= to that folder"
-            )
-        return {"train": scan(root)}
-    others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
-    if others:
-        logger.warning(f"ignored folders next to train/:{listed(others)}")
-    if "test" not in places and "val" in places:
-        places["test"] = places.pop("val")
-    return {part: scan(place) for part, place in places.items()}
-
-
-def scan(root: Path) -> Tree:
-    folders = [child for child in visible(root) if child.is_dir()]
-    others = [child for child in visible(root) if not child.is_dir()]
-    files = []
-    for folder in folders:
-        images, rest = by_suffix(walk(folder))
-        files += [(path, printable(folder.name)) for path in images]
-        others += rest
-    return Tree(root, [printable(folder.name) for folder in folders], files, others)
-
-
-def class_names(trees: dict[str, Tree]) -> list[str]:
-    """Return the sorted names of the classes that have training images.
-
-    Warn about class folders without images. Raise ValueError if there are no training images, or if
-    the test or validation images include other classes.
-    """
-    tree = trees["train"]
-    names = sorted({name for _, name in tree.files})
-    if not names:
-        raise ValueError(
-            f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
-            f"{tree.root / 'CLASS'}/, one folder per class"
-        )
-    if empty := [tree.root / name for name in tree.classes if name not in names]:
-        logger.warning(f"classes left out because they have no images:{listed(empty)}")
-    for part in trees.values():
-        require_known(part, names, str(tree.root))
-    return names
-
-
-def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
-    """Raise ValueError if the tree has images of a class that is not in `classes`.
-
-    The message says that `owner`, the model or the training folder, does not have these classes.
-    """
-    unknown = sorted({name for _, name in tree.files} - set(classes))
-    if unknown:
-        raise ValueError(
-            f"{tree.root} has classes that {owner} does not have: "
-            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename their folders"
-        )
-
-
 def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
     loose, others = by_suffix(tree.other_files)
     warn_of(loose, "file", "skipped (not in a class folder)")
@@ -196,6 +104,7 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
             f"{tree.root} has no images: put them into {tree.root / 'CLASS'}/, one folder per class"
         )
     files, paths = tree.files, [path for path, _ in tree.files]
+    groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
     images, broken, lost = decode_all(paths, config)
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
@@ -208,9 +117,17 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
         logger.warning(report)
         kept = [index for index in range(len(paths)) if index not in broken]
         files, images, lost = [files[index] for index in kept], images[kept], lost[kept]
+        groups = None if groups is None else groups[kept]
     doubts = Doubts()
     doubts.note([path for path, _ in files], images, lost.tolist())
     doubts.warn()
     label_of = {name: label for label, name in enumerate(classes)}
-    names = np.array([path.relative_to(config.root).as_posix() for path, _ in files], dtype=object)
-    return ImageSet(images, torch.tensor([label_of[name] for _, name in files]), names=names)
+    names = np.array([name_of(path, config) for path, _ in files], dtype=object)
+    labels = torch.tensor([label_of[label] for _, label in files])
+    return ImageSet(images, labels, names=names, groups=groups)
+
+
+def name_of(path: Path, config: FolderConfig) -> str:
+    """Return an image's name: its path below config.root, or its whole path if it is elsewhere."""
+    below = path.is_relative_to(config.root)
+    return (path.relative_to(config.root) if below else path).as_posix()

@@ -1,7 +1,6 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from vit_train.base.log import logger
@@ -23,8 +22,9 @@ from vit_train.data.dataset import (
     subset,
     without,
 )
-from vit_train.data.folder import find_parts, load_part, reread
+from vit_train.data.folder import load_part, reread
 from vit_train.data.sources import load_dataset
+from vit_train.data.trees import find_trees
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin
@@ -107,7 +107,7 @@ def folder_images(
     If the folder holds the run's own images, split them as in training. Otherwise, leave out the
     test images that the run has trained or validated on.
     """
-    if given.root is not None or config.name != meta.config.data.name:
+    if given.root is not None or given.file is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes)
         if images is not None and not is_training_data(images, config, meta):
             return unseen(images, split, config, meta)
@@ -151,7 +151,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently
-        one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
+        one_tree = isinstance(config, FolderConfig) and len(find_trees(config)) == 1
         every = data.train.with_others(data.test) if one_tree else data.test
         return unseen(every, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")

@@ -46,6 +46,9 @@ class EvalDataConfig(Settings):
     root: str | None = setting(
         None, "The folder that holds the images; null: the run's own folder."
     )
+    file: str | None = setting(
+        None, "The CSV file that lists the images; null: the run's own (data.name=table)."
+    )
     download: bool = setting(
         False,
         "Download missing images. The run's own value is ignored, because the run may be "

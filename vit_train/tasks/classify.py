@@ -35,7 +35,7 @@ class Classify(Task):
         if num_classes < 2:
             raise ValueError(
                 f"task=classify needs at least two classes, but the images have {num_classes}: put "
-                "the images of each class into a separate folder"
+                "the images of each class into a separate folder, or set task=reconstruct"
             )
         self.config = config
         self.given_weights = config.class_weights if isinstance(config, ClassifyConfig) else None

@@ -1,0 +1,118 @@
+"""Images from tables, and groups of images that stay together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import write_images
+
+from vit_train.data.config import DataConfig, FolderConfig, TableConfig
+from vit_train.data.dataset import Dataset, ImageSet, make_splits, set_apart
+from vit_train.data.sources import load_dataset
+
+PHOTOS = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(6)]
+
+
+def table(text: str, **settings: object) -> TableConfig:
+    write_images("photos", PHOTOS)
+    Path("photos/labels.csv").write_text(text, encoding="utf-8")
+    chosen = {"file": "photos/labels.csv", "image_size": 8} | settings
+    return TableConfig(**chosen)  # type: ignore[arg-type]
+
+
+def rows(columns: str, lines: Sequence[str]) -> str:
+    return "\n".join([columns, *lines]) + "\n"
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_table_gives_the_images_of_the_folders_that_it_describes(separator: str) -> None:
+    """With its columns in any order, among others, and a mark of the byte order."""
+    lines = [
+        f"x,{name.split('/')[0]},{'test' if '5' in name else 'train'},{name}" for name in PHOTOS
+    ]
+    text = "\ufeff" + rows("note,label,split,path", lines).replace(",", separator)
+    data = load_dataset(table(text))
+    folder = load_dataset(FolderConfig(root="photos", image_size=8, test_fraction=1e-9))
+    assert data.classes == folder.classes == ("cat", "dog")
+    assert data.test.all_names.tolist() == ["cat/5.png", "dog/5.png"]
+    found = dict(zip(data.train.all_names, data.train.images, strict=True))
+    for name, image in zip(folder.train.all_names, folder.train.images, strict=True):
+        assert name not in found or torch.equal(found[name], image)
+    assert [data.classes[label] for label in data.train.labels] == [each[:3] for each in found]
+    elsewhere = table(text, file=str(Path("photos/labels.csv").absolute()), root="photos")
+    assert load_dataset(elsewhere).fingerprint == data.fingerprint
+
+
+WRONG = {
+    "path,split\ncat/0.png,train\n": "has no column label: the first line must name",
+    "path,label,split\ncat/0.png,cat,training\n": "line 2: each row needs a path, a label and",
+    "path,label\ncat/0.png,cat\n,dog\n": "line 3: each row",
+    "path,label\ncat/0.png\n": "line 2: each row",
+    "path,label,split\ncat/0.png,cat,test\n": "lists no training images",
+    "path,label\ncat/0.png,cat\nno.png,dog\n": "no.png: there is no such file",
+    "path,label\ncat/0.png,\ud800": "cannot be read as a CSV file",
+    "path,label,split\ncat/0.png,cat,\ndog/0.png,dog,val\n": "classes that .* does not have: dog",
+    "path,label,split,group\ncat/0.png,a,,g\ncat/1.png,a,test,g\n": "group g are in both train and",
+}
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("text", WRONG)
+def test_a_table_that_cannot_be_right_is_refused(text: str) -> None:
+    config = table("")
+    Path(config.file).write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(ValueError, match=WRONG[text]):
+        load_dataset(config)
+    for file, words in (("", "data.file=FILE must name"), ("none.csv", "cannot be read as a CSV")):
+        with pytest.raises(ValueError, match=words):
+            load_dataset(TableConfig(file=file))
+
+
+@pytest.mark.usefixtures("run")
+def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
+    lines = [f"{name},{name[:3]},{name[-5]}" for name in PHOTOS]
+    data = load_dataset(table(rows("path,label,patient", lines), group_by="patient"))
+    assert data.train.groups is not None and data.test.groups is not None
+    assert data.train.groups.tolist() == [name[-5] for name in data.train.all_names]
+    assert not {*data.train.groups} & {*data.test.groups} and len(data.test) == 2
+    folder = FolderConfig(root="photos", image_size=8, group_by=r"\d")
+    assert load_dataset(folder).test.all_names.tolist() == data.test.all_names.tolist()
+    with pytest.raises(ValueError, match=r"matches no part of cat/0\.png"):
+        load_dataset(replace(folder, group_by="patient"))
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        replace(folder, group_by="(")
+
+
+def grouped(sizes: Sequence[int]) -> ImageSet:
+    groups = np.repeat(np.arange(len(sizes)).astype(object), sizes)
+    order = np.random.default_rng(0).permutation(len(groups))
+    labels = torch.from_numpy(groups.astype(int) % 3)
+    numbers = torch.arange(len(groups)).view(-1, 1, 1, 1)
+    return ImageSet(numbers, labels, groups=groups).subset(torch.from_numpy(order))
+
+
+def test_a_group_is_on_one_side_of_every_split_and_fold() -> None:
+    images = grouped(np.random.default_rng(0).integers(1, 9, 40).tolist())
+    assert images.groups is not None
+    for seed in range(5):
+        rest, apart = set_apart(
+            images, "val_fraction", DataConfig(val_fraction=0.3, split_seed=seed)
+        )
+        assert not {*rest.groups} & {*apart.groups}  # type: ignore[misc]
+        assert 0.2 * len(images) < len(apart) <= 0.3 * len(images)
+        assert {*apart.labels.tolist()} == {0, 1, 2}
+    seen = []
+    for fold in range(4):
+        config = DataConfig(cv_folds=4, cv_fold=fold)
+        parts = make_splits(Dataset(images, images, ("a", "b", "c")), config)
+        assert parts.val is not None and not {*parts.val.groups} & {*parts.train.groups}  # type: ignore[misc]
+        seen += parts.val.images.flatten().tolist()
+    assert sorted(seen) == list(range(len(images)))
+    with pytest.raises(ValueError, match="needs at least 41 groups, but there are only 40"):
+        make_splits(Dataset(images, images, ("a",)), DataConfig(cv_folds=41, cv_fold=0))
+    with pytest.raises(ValueError, match="only one group"):
+        set_apart(grouped([5]), "val_fraction", DataConfig())

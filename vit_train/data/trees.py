@@ -1,0 +1,197 @@
+"""Which image files belong to which split and class: from folders, or from a table.
+
+Nothing is decoded here.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vit_train.base.log import logger
+from vit_train.base.text import printable
+from vit_train.data.config import FolderConfig, TableConfig
+from vit_train.data.image_files import (
+    NAMED_AT_MOST,
+    NAMED_FORMATS,
+    by_suffix,
+    listed,
+    visible,
+    walk,
+)
+
+# The split names of folders; if several folders give the same split, the last one counts.
+PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of one split: its classes, image files with their classes, and other files.
+
+    `groups` are the groups of the image files, if there are any.
+    """
+
+    root: Path
+    classes: list[str]
+    files: list[tuple[Path, str]]
+    other_files: list[Path] = field(default_factory=list)
+    groups: list[str] | None = None
+
+
+def find_trees(config: FolderConfig) -> dict[str, Tree]:
+    """Return the trees of the training, test and validation images.
+
+    Raise ValueError if there are none, or if images of one group are in two splits.
+    """
+    trees = table_trees(config) if isinstance(config, TableConfig) else folder_trees(config)
+    sides: dict[str, str] = {}
+    for part, tree in trees.items():
+        for group in tree.groups or ():
+            if sides.setdefault(group, part) != part:
+                raise ValueError(
+                    f"the images of group {group} are in both {sides[group]} and {part}: a group "
+                    "(data.group_by) must be in one split"
+                )
+    return trees
+
+
+def table_trees(config: TableConfig) -> dict[str, Tree]:
+    """Return the trees that the rows of a CSV file describe, by their split.
+
+    Raise ValueError if the file cannot be read, lacks a column, or has an incomplete row.
+    """
+    trees: dict[str, Tree] = {}
+    for number, row in table_rows(config):
+        part = PARTS.get(row.get("split") or "train")
+        if part is None or not row["path"] or not row["label"]:
+            raise ValueError(
+                f"{config.file}, line {number}: each row needs a path, a label and, if there is a "
+                f"column split, one of: {', '.join(PARTS)}"
+            )
+        grouped = config.group_by in row
+        tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], [] if grouped else None))
+        tree.files.append((Path(config.root, row["path"]), printable(row["label"])))
+        if tree.groups is not None:
+            tree.groups.append(row[str(config.group_by)])
+    if "test" not in trees and "val" in trees:
+        trees["test"] = trees.pop("val")
+    if "train" not in trees:
+        raise ValueError(f"{config.file} lists no training images")
+    return trees
+
+
+def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each line of the table with its cells by column; see `table_trees`."""
+    try:
+        with Path(config.file).open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+            file.seek(0)
+            # Spreadsheets of many countries separate cells by semicolons.
+            rows = csv.DictReader(file, delimiter=max(",;\t", key=header.count), restval="")
+            for column in ("path", "label"):
+                if column not in (rows.fieldnames or ()):
+                    raise ValueError(
+                        f"{config.file} has no column {column}: the first line must name the "
+                        "columns path and label and, optionally, split and group"
+                    )
+            for row in rows:
+                yield rows.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
+
+
+def folder_trees(config: FolderConfig) -> dict[str, Tree]:
+    """Return the trees of the folders train, test and val in config.root.
+
+    If train/ has no class folders, the root itself is the training tree. If there is val/ but no
+    test/, val/ is the test tree. Raise ValueError if the root is not a folder. Without class
+    folders in train/, also raise ValueError in two cases: test/ or val/ has class folders, or
+    train/ has images and there is a folder test/ or val/.
+    """
+    root = Path(config.root)
+    if not root.is_dir():
+        raise ValueError(
+            f"data.root={root} is not a folder: name the folder that holds your images"
+        )
+    places = {part: root / place for place, part in PARTS.items() if (root / place).is_dir()}
+    inside = visible(root / "train")
+    if not any(map(Path.is_dir, inside)):
+        nested = any(child.is_dir() for place in places.values() for child in visible(place))
+        if nested or (len(places) > 1 and by_suffix(inside)[0]):
+            raise ValueError(
+                f"{root / 'train'} has no class folders: put the training images into "
+                "train/CLASS/, with a single CLASS for images without classes. To evaluate images "
+                "in another folder, set data.root= to that folder"
+            )
+        return {"train": scan(root, config)}
+    others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
+    if others:
+        logger.warning(f"ignored folders next to train/:{listed(others)}")
+    if "test" not in places and "val" in places:
+        places["test"] = places.pop("val")
+    return {part: scan(place, config) for part, place in places.items()}
+
+
+def scan(root: Path, config: FolderConfig) -> Tree:
+    """Return the tree of the class folders in `root`.
+
+    If there are no class folders, all images in `root` belong to a class named after `root`. Raise
+    ValueError if config.group_by does not match the name of an image file.
+    """
+    folders = [child for child in visible(root) if child.is_dir()]
+    others = [child for child in visible(root) if not child.is_dir()]
+    files = []
+    for folder in folders:
+        images, rest = by_suffix(walk(folder))
+        files += [(path, printable(folder.name)) for path in images]
+        others += rest
+    if not folders:
+        images, others = by_suffix(others)
+        files = [(path, printable(root.resolve().name)) for path in images]
+    groups = None
+    if config.group_by is not None:
+        names = [path.relative_to(config.root).as_posix() for path, _ in files]
+        groups = [group_in(name, config.group_by) for name in names]
+    return Tree(root, [printable(folder.name) for folder in folders], files, others, groups)
+
+
+def group_in(name: str, pattern: str) -> str:
+    """Return the part of a file's name that matches; raise ValueError if no part does."""
+    found = re.search(pattern, name)
+    if found is None:
+        raise ValueError(f"data.group_by={pattern} matches no part of {name}")
+    return found[0]
+
+
+def class_names(trees: dict[str, Tree]) -> list[str]:
+    """Return the sorted names of the classes that have training images.
+
+    Warn about class folders without images. Raise ValueError if there are no training images, or if
+    the test or validation images include other classes.
+    """
+    tree = trees["train"]
+    names = sorted({name for _, name in tree.files})
+    if not names:
+        raise ValueError(
+            f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
+            f"{tree.root / 'CLASS'}/, one folder per class"
+        )
+    if empty := [tree.root / name for name in tree.classes if name not in names]:
+        logger.warning(f"classes left out because they have no images:{listed(empty)}")
+    for part in trees.values():
+        require_known(part, names, str(tree.root))
+    return names
+
+
+def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
+    """Raise ValueError if the tree has images of a class that is not in `classes`.
+
+    The message says that `owner`, the model or the training folder, does not have these classes.
+    """
+    unknown = sorted({name for _, name in tree.files} - set(classes))
+    if unknown:
+        raise ValueError(
+            f"{tree.root} has classes that {owner} does not have: "
+            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
+        )
