@@ -19,7 +19,7 @@ from vit_train.base.reading import read_json
 from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, registered, setting
 from vit_train.commands import train
 from vit_train.commands.command import described
-from vit_train.data.config import FolderConfig, TableConfig, ShapesConfig
+from vit_train.data.config import FolderConfig, ShapesConfig, TableConfig
 from vit_train.engine.config import MuonConfig
 from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -283,6 +284,38 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
         assert images == trained | set(new) and words in caveat
     assert words in Path("grown/report.html").read_text(encoding="utf-8")
     assert read_json(Path("grown/results.json"))["image_size"] == 24
+
+
+@pytest.mark.parametrize("groups", [[], [r"data.group_by='\d+'"]], ids=["files", "groups"])
+def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neither_has_seen(
+    run: Run, groups: list[str]
+) -> None:
+    """New files alone are divided; those of an earlier group join it."""
+    fractions = ["data.test_fraction=0.25", "data.val_fraction=0.25", *groups]
+    write_images("photos", photos(range(0, 16, 2)))
+    run.succeeds(*RUN, *fractions)
+    write_images("photos", [*photos(range(1, 16, 2)), "red/2-more.png"])
+    run.succeeds(*LEARN, *fractions, "data.split_as=run", "hydra.run.dir=grown")
+    before, after = (
+        {row["path"]: row["split"] for row in csv_rows(f"{each}/images.csv")}
+        for each in ("run", "grown")
+    )
+    assert after.items() > before.items() and len(after) == 49
+    counts = Counter(after[name] for name in after.keys() - before.keys())
+    assert 5 <= counts["test"] <= 7 and 3 <= counts["val"] <= 5
+    if groups:
+        assert after["red/2-more.png"] == before["red/2.png"]
+    run.succeeds("vit-eval", "ckpt=[run,grown]", "out=both")
+    compared = {row["image"] for row in csv_rows("both/A/predictions.csv")}
+    assert compared == {name for name, split in after.items() if split == "test"}
+    run.succeeds(*LEARN, "data.split_seed=1", "hydra.run.dir=anew")
+    run.succeeds("vit-eval", "ckpt=[run,anew]", "out=others")
+    tested = [row["path"] for row in csv_rows("anew/images.csv") if row["split"] == "test"]
+    compared = {row["image"] for row in csv_rows("others/A/predictions.csv")}
+    assert compared == {name for name in tested if before.get(name, "test") == "test"}
+    write_images("photos/train/red", ["0.png"])
+    write_images("photos/test/red", ["0.png"])
+    run.fails("set data.split_as=null", *LEARN, "data.split_as=run", "hydra.run.dir=no")
 
 
 def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:

@@ -44,7 +44,7 @@ def refuse(message: str) -> NoReturn:
 
 
 # Settings of the data that hold paths.
-DATA_PATHS = ("data.root", "data.file")
+DATA_PATHS = ("data.root", "data.file", "data.split_as")
 
 
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:

@@ -91,6 +91,8 @@ MAX_PIXELS = 64_000_000
 MAX_PIXELS_TEXT = (
     "Largest number of pixels of an image; larger images count as files that cannot be decoded."
 )
+# A run's table of its images, in the run's folder.
+IMAGES = "images.csv"
 # How images that are not square become square.
 FIT = ("stretch", "crop", "pad")
 # How to handle files that cannot be decoded.
@@ -302,6 +304,11 @@ class FolderConfig(DataConfig):
         None,
         "A regular expression for the part of a file's path that names its patient or object, such "
         "as 'patient\\d+': images of one group are never in two splits or folds; null: no groups.",
+    )
+    split_as: str | None = setting(
+        None,
+        "The folder of an earlier run, whose images stay in their splits; only new files are "
+        "divided. null: all files are divided.",
     )
     cache: bool = setting(
         False, "Keep the decoded images in the user's cache folder for later runs."

@@ -24,7 +24,7 @@ from vit_train.data.image_files import (
     listed,
     warn_of,
 )
-from vit_train.data.trees import Tree, class_names, find_trees, require_known
+from vit_train.data.trees import Tree, class_names, find_trees, name_of, require_known
 
 
 def load_folder(config: FolderConfig) -> Dataset:
@@ -125,9 +125,3 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
     names = np.array([name_of(path, config) for path, _ in files], dtype=object)
     labels = torch.tensor([label_of[label] for _, label in files])
     return ImageSet(images, labels, names=names, groups=groups)
-
-
-def name_of(path: Path, config: FolderConfig) -> str:
-    """Return an image's name: its path below config.root, or its whole path if it is elsewhere."""
-    below = path.is_relative_to(config.root)
-    return (path.relative_to(config.root) if below else path).as_posix()

@@ -6,12 +6,16 @@ Nothing is decoded here.
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import printable
-from vit_train.data.config import FolderConfig, TableConfig
+from vit_train.data.config import IMAGES, FolderConfig, TableConfig
+from vit_train.data.dataset import ImageSet, set_apart
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
     NAMED_FORMATS,
@@ -38,6 +42,11 @@ class Tree:
     other_files: list[Path] = field(default_factory=list)
     groups: list[str] | None = None
 
+    def subset(self, numbers: Sequence[int]) -> "Tree":
+        """Return the tree with only some of its image files, given by their numbers."""
+        groups = None if self.groups is None else [self.groups[number] for number in numbers]
+        return replace(self, files=[self.files[number] for number in numbers], groups=groups)
+
 
 def find_trees(config: FolderConfig) -> dict[str, Tree]:
     """Return the trees of the training, test and validation images.
@@ -45,6 +54,8 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
     Raise ValueError if there are none, or if images of one group are in two splits.
     """
     trees = table_trees(config) if isinstance(config, TableConfig) else folder_trees(config)
+    if config.split_as is not None:
+        trees = divided_as_before(trees, config)
     sides: dict[str, str] = {}
     for part, tree in trees.items():
         for group in tree.groups or ():
@@ -54,6 +65,48 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
                     "(data.group_by) must be in one split"
                 )
     return trees
+
+
+def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
+    """Divide the files of a tree as an earlier run did, and all new files by themselves.
+
+    New files of an earlier group join this group. Raise ValueError if the files are divided
+    already.
+    """
+    tree, *others = trees.values()
+    if others:
+        raise ValueError(
+            "data.split_as divides images that are in no folder of a split; these images are "
+            "divided already: set data.split_as=null"
+        )
+    listed_in = TableConfig(file=str(Path(str(config.split_as), IMAGES)))
+    before = {row["path"]: row["split"] for _, row in table_rows(listed_in)}
+    classes = np.unique([label for _, label in tree.files], return_inverse=True)[1]
+    groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
+    # The numbers of the files take the place of images.
+    files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=groups)
+    unit = files.units()[1].tolist()
+    parts = {
+        of: before[name]
+        for of, (path, _) in zip(unit, tree.files, strict=True)
+        if (name := name_of(path, config)) in before
+    }
+    new = [number for number, of in enumerate(unit) if of not in parts]
+    rest = files.subset(torch.tensor(new, dtype=torch.int64))
+    for part, share in {"test": "test_fraction", "val": "val_fraction"}.items():
+        if round(len(rest) * getattr(config, share)) and (part == "test" or config.val == "split"):
+            rest, apart = set_apart(rest, share, config)
+            parts |= {unit[number]: part for number in apart.images.tolist()}
+    return {
+        part: tree.subset([i for i, of in enumerate(unit) if parts.get(of, "train") == part])
+        for part in {"train": 0} | dict.fromkeys(parts.values())
+    }
+
+
+def name_of(path: Path, config: FolderConfig) -> str:
+    """Return an image's name: its path below config.root, or its whole path if it is elsewhere."""
+    below = path.is_relative_to(config.root)
+    return (path.relative_to(config.root) if below else path).as_posix()
 
 
 def table_trees(config: TableConfig) -> dict[str, Tree]:

@@ -28,7 +28,7 @@ from vit_train.results.summaries import (
 )
 from vit_train.runs.paths import CHECKPOINTS, summary_file
 from vit_train.runs.settings import EvalConfig
-from vit_train.runs.trained import Meta
+from vit_train.runs.trained import Meta, Trained
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
@@ -39,6 +39,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
+    models = without_seen(models)
     letters = ascii_uppercase[: len(models)]
     runs = [
         evaluate_loaded(trained, replace(config, out=config.out and f"{config.out}/{letter}"))
@@ -73,6 +74,24 @@ def compare_checkpoints(config: EvalConfig) -> None:
         comparison_page(contents, verdicts, settings, by_class(results, classes), pictures, curves),
     )
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
+
+
+def without_seen(models: Sequence[Trained]) -> list[Trained]:
+    """Return the models as if each had seen, in an earlier run, what the others have seen.
+
+    These images are left out of the comparison. If the models' image sizes differ, images cannot be
+    recognized, and the models are returned as they are.
+    """
+    shapes = {trained.meta.image_shape for trained in models}
+    keys = [trained.meta.seen for trained in models]
+    known = [each for each in keys if each is not None]
+    if len(shapes) > 1 or len(known) < len(keys):
+        return list(models)
+    seen = torch.cat(known)
+    return [
+        trained._replace(meta=replace(trained.meta, seen=seen, seen_before=seen))
+        for trained in models
+    ]
 
 
 def common_curves(runs: Sequence[Evaluated], names: Sequence[str]) -> Figure | None:

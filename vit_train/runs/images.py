@@ -1,7 +1,10 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, listed
@@ -152,9 +155,15 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently
         one_tree = isinstance(config, FolderConfig) and len(find_trees(config)) == 1
-        every = data.train.with_others(data.test) if one_tree else data.test
-        return unseen(every, split, config, meta)
+        return unseen(in_order(data) if one_tree else data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
+
+
+def in_order(data: Dataset) -> ImageSet:
+    """Return the training and test images together, in the order of their paths."""
+    every = data.train.with_others(data.test)
+    paths = [Path(name) for name in every.all_names]
+    return every.subset(torch.tensor(sorted(range(len(paths)), key=paths.__getitem__)))
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:

@@ -11,7 +11,9 @@ from omegaconf import OmegaConf
 
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
+from vit_train.base.text import csv_text
 from vit_train.base.writing import remove_partial, require_own_folder, write_json, write_text
+from vit_train.data.config import IMAGES, FolderConfig
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
@@ -140,6 +142,8 @@ class RunFolder:
             self.board.begin(text)
             self.board.figure("train/augmented", draw_first_images(self.setup))
         write_text(self.path / CONFIG, text)
+        if isinstance(self.config.data, FolderConfig):
+            write_text(self.path / IMAGES, csv_text(self.setup.image_rows()))
         self.summarize("running")
         self.flush()
         origin = self.earlier.words(self.config) if self.earlier else self.setup.origin

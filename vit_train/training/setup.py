@@ -1,6 +1,6 @@
 """The parts of a run, built from its config."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -97,6 +97,14 @@ class Setup:
         """Return the numbers of images for training, validation and testing."""
         val = 0 if self.splits.val is None else len(self.splits.val)
         return {"train": len(self.train_set), "val": val, "test": len(self.splits.test)}
+
+    def image_rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the rows of a table of all images: their names, classes and splits."""
+        yield "path", "label", "split"
+        for split in ("train", "val", "test"):
+            part = getattr(self.splits, split)
+            for name, label in zip(part.all_names, part.labels, strict=True) if part else ():
+                yield name, self.data.classes[label], split
 
     @cached_property
     def flops(self) -> Flops | None:
