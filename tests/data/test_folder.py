@@ -12,8 +12,22 @@ from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import image_files as module
-from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
-from vit_train.data.dataset import resize
+from vit_train.data.batches import Batch, EvalBatches, Normalize
+from vit_train.data.config import (
+    MAX_PIXELS,
+    AugmentConfig,
+    Cifar10Config,
+    FolderConfig,
+    Stl10Config,
+)
+from vit_train.data.dataset import (
+    ImageSet,
+    MappedImages,
+    channel_statistics,
+    image_keys,
+    make_splits,
+    resize,
+)
 from vit_train.data.image_files import (
     GRAY,
     NAMED_FORMATS,
@@ -26,6 +40,7 @@ from vit_train.data.image_files import (
     square,
 )
 from vit_train.data.sources import load_dataset
+from vit_train.data.train_batches import TrainBatches
 
 RNG = np.random.default_rng(0)
 
@@ -408,24 +423,30 @@ def entries(cache: Path) -> list[Path]:
     return sorted(cache.iterdir()) if cache.exists() else []
 
 
-def test_the_cache_gives_the_same_and_keeps_no_result_with_broken_files(
+def test_the_cache_gives_the_same_and_decodes_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [save(tmp_path / f"{name}.png") for name in "abc"]
-    whole = decode(paths, Reading(8)).images
+    paths = [save(tmp_path / f"{name}.png", noise(8, 16)) for name in "abc"]
+    paths[1].write_bytes(b"no image")
+    reading = Reading(8, "crop")
+    whole = decode(paths, reading)
+    assert list(whole.broken) == [1] and whole.lost.tolist() == [0.5, 0, 0.5]
+    tried: list[Path] = []
 
-    def without_a_decoder(path: Path, *rest: int) -> tuple[np.ndarray, float]:
-        if path == paths[1]:  # a fault of the machine, not of the file
-            raise BrokenImage("decoder not available")
-        return read_image(path, *rest)
+    def tried_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
+        tried.append(path)
+        return read_image(path, reading)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "read_image", without_a_decoder)
-        assert list(decode_cached(paths, Reading(8)).broken) == [1] and entries(cache) == []
-    assert torch.equal(decode_cached(paths, Reading(8)).images, whole) and len(entries(cache)) == 1
-    monkeypatch.setattr(module, "read_image", lambda *_: pytest.fail("decoded again"))
-    kept = decode_cached(paths, Reading(8))
-    assert torch.equal(kept.images, whole) and kept.broken == {}
+    monkeypatch.setattr(module, "read_image", tried_image)
+    for expected in ([*paths, paths[1]], [paths[1]]):  # whose reason is not kept
+        tried.clear()
+        kept = decode_cached(paths, reading)
+        assert torch.equal(kept.images, whole.images) and torch.equal(kept.lost, whole.lost)
+        assert kept.broken == whole.broken and len(entries(cache)) == 1
+        assert sorted(tried) == sorted(expected)
+    # The fault was one of the machine, not of the file.
+    monkeypatch.setattr(module, "read_image", lambda *_: read_image(paths[0], reading))
+    assert decode_cached(paths, reading).broken == {}
 
 
 def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
@@ -456,7 +477,7 @@ def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: P
     assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "other bytes", "another content"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "longer"])
 def test_a_damaged_entry_is_made_anew(
     tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -464,34 +485,65 @@ def test_a_damaged_entry_is_made_anew(
     expected = decode_cached([path], Reading(8)).images.clone()
     (entry,) = entries(cache)
     content = entry.read_bytes()
-    if damage == "another content":
-        torch.save({"something": 1}, entry)
-    else:
-        half = content[: len(content) // 2]
-        bytes_of = {"empty": b"", "cut": half, "other bytes": b"?" * 100 + content[100:]}
-        entry.write_bytes(bytes_of[damage])
+    half = content[: len(content) // 2]
+    entry.write_bytes({"empty": b"", "cut": half, "longer": content + b"?"}[damage])
     for _ in range(2):
         assert torch.equal(decode_cached([path], Reading(8)).images, expected)
     assert caplog.text.count("is damaged") == 1
 
 
-@pytest.mark.parametrize(
-    "failing",
-    [OSError(28, "No space left on device"), RuntimeError("unexpected pos 768 vs 662"), None],
-)
+@pytest.mark.parametrize("full", [True, False])
 def test_an_entry_that_cannot_be_written_leaves_nothing(
     tmp_path: Path,
     cache: Path,
-    failing: Exception | None,
+    full: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if failing is None:
+    path = save(tmp_path / "a.png")
+    if full:
+        no_space = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=no_space))
+    else:
         (tmp_path / "cache").write_text("in the way", encoding="utf-8")
-    monkeypatch.setattr(module.torch, "save", Mock(side_effect=failing))
-    decoded = decode_cached([save(tmp_path / "a.png")], Reading(8))
+    decoded = decode_cached([path], Reading(8))
     assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
     assert "the decoded images could not be cached: " in caplog.text
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_images_on_disk_are_trained_on_as_if_in_memory(
+    tmp_path: Path, cache: Path, device: str
+) -> None:
+    """They stay in the file, and are split, joined, measured and gathered like others."""
+    tree(tmp_path, count=20)
+    sets = []
+    for cached in (True, False):
+        settings = config(tmp_path, cache=cached, val_fraction=0.3)
+        data = load_dataset(settings)
+        parts = make_splits(data, settings)
+        sets.append((data, parts))
+    (ours, parts), (theirs, others) = sets
+    assert ours.fingerprint == theirs.fingerprint
+    cpu, statistics = torch.device("cpu"), channel_statistics(others.train.images)
+    assert channel_statistics(parts.train.images) == statistics
+    normalize = Normalize(statistics)
+
+    def batches(images: ImageSet) -> list[Batch]:
+        drawn = TrainBatches(images, 2, normalize, AugmentConfig(), 5, 0, cpu)
+        return [*EvalBatches(images, normalize, 4, cpu), *drawn.epoch(1)]
+
+    for part, other in ((parts.train, others.train), (parts.val, others.val)):
+        assert part is not None and other is not None
+        assert part.all_names.tolist() == other.all_names.tolist()
+        assert isinstance(part.images, MappedImages) and not isinstance(other.images, MappedImages)
+        assert torch.equal(image_keys(part.images), image_keys(other.images))
+        for batch, expected in zip(batches(part), batches(other), strict=True):
+            assert all(map(torch.equal, batch, expected))
+        assert part.images.to(torch.device(device)).device.type == device
+    every = ours.train.with_others(ours.test)
+    assert isinstance(every.images, MappedImages) and len(every) == 40
+    assert torch.equal(every.images.flip(0)[0], every.images[-1])
 
 
 def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> None:

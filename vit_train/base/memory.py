@@ -61,5 +61,5 @@ def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: i
     require_memory(
         images * size**2 * bytes_per_pixel,
         f"{settings}: {counted(images, 'image')} of {size:,} by {size:,} pixels",
-        "choose fewer or smaller images",
+        "choose fewer or smaller images or, for your own, data.cache=true",
     )

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.dataset import ImageSet, Statistics, place, to_device
+from vit_train.data.dataset import ImageSet, Statistics, place, select, to_device
 
 Batch = tuple[Tensor, Tensor]
 # The random draws for a batch, made on the CPU before the batch is made on the device.
@@ -95,7 +95,7 @@ class EvalBatches:
     ) -> None:
         self.total = len(data)
         self.share = slice(rank * self.total // ranks, (rank + 1) * self.total // ranks)
-        self.images = place(data.images[self.share], device, "evaluation")
+        self.images = place(select(data.images, self.share), device, "evaluation")
         self.labels = data.labels[self.share].to(device)
         self.normalize = normalize
         self.batch_size = batch_size

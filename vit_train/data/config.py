@@ -311,7 +311,9 @@ class FolderConfig(DataConfig):
         "divided. null: all files are divided.",
     )
     cache: bool = setting(
-        False, "Keep the decoded images in the user's cache folder for later runs."
+        False,
+        "Keep decoded images in a file of the user's cache folder, for later runs and for images "
+        "that do not fit into memory.",
     )
 
     @property

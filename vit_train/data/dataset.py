@@ -2,6 +2,7 @@
 
 import hashlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -51,11 +52,65 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
 
 
 CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
+# Number of images that are read at once from a data set, which may be larger than the memory.
+AT_ONCE = 1024
+
+
+class MappedImages:
+    """Images uint8 (N,C,S,S) that stay on disk: the `rows` (N,) of a memory-mapped tensor.
+
+    They are read when they are indexed. Any other operation of a tensor reads all of them.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, stored: Tensor, rows: Tensor) -> None:
+        self.stored, self.rows = stored, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.stored[self.rows[index]]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self[:], name)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self), *self.stored.shape[1:]))
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel()
+
+    def split(self, count: int) -> Iterator[Tensor]:
+        return (self[first : first + count] for first in range(0, len(self), count))
+
+    def to(self, device: torch.device) -> Any:
+        return self if device.type == "cpu" else self[:].to(device)
+
+
+def select(images: Any, index: Tensor | slice) -> Any:
+    """Return the images at `index`; images on disk stay there."""
+    if isinstance(images, MappedImages):
+        return MappedImages(images.stored, images.rows[index])
+    return images[index]
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Return both sets of images as one; images of one file on disk stay there."""
+    parts = first, second
+    if all(isinstance(each, MappedImages) for each in parts) and first.stored is second.stored:
+        return MappedImages(first.stored, torch.cat((first.rows, second.rows)))
+    return torch.cat([each[:] for each in parts])
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
+
+    The images may be MappedImages, which stay on disk.
 
     `names` (N,) holds the images' file names or their numbers in the source. If `names` is None,
     the images have the numbers 0 to N − 1. `groups` (N,) holds the names of the images' groups, if
@@ -81,7 +136,7 @@ class ImageSet:
         All images must have the same size in pixels.
         """
         return ImageSet(
-            torch.cat((self.images, others.images)),
+            joined(self.images, others.images),
             torch.cat((self.labels, others.labels)),
             names=np.concatenate((self.all_names, others.all_names)),
             groups=None
@@ -93,7 +148,8 @@ class ImageSet:
         masks = None if self.masks is None else self.masks[index]
         rows = index.cpu().numpy()
         groups = None if self.groups is None else self.groups[rows]
-        return ImageSet(self.images[index], self.labels[index], masks, self.all_names[rows], groups)
+        images = select(self.images, index)
+        return ImageSet(images, self.labels[index], masks, self.all_names[rows], groups)
 
     def divided(self, chosen: Tensor) -> tuple["ImageSet", "ImageSet"]:
         """Return the other images and those that are `chosen`, bool (N,)."""
@@ -178,14 +234,15 @@ class Dataset:
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
         for part in (self.train, self.val, self.test):
             if part is not None:
-                for tensor in (part.images, part.labels):
+                for tensor in (*part.images.split(AT_ONCE), part.labels):
                     crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
         return f"{crc:08x}"
 
 
 def image_keys(images: Tensor) -> Tensor:
     """Return int64 keys (N,) of uint8 images (N,C,S,S): a hash of each image's pixels."""
-    digests = (hashlib.blake2b(image, digest_size=8).digest() for image in images.numpy())
+    pixels = (image for part in images.split(AT_ONCE) for image in part.numpy())
+    digests = (hashlib.blake2b(image, digest_size=8).digest() for image in pixels)
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
 
 
@@ -228,9 +285,10 @@ def channel_statistics(images: Tensor) -> Statistics:
 
     The std of a constant channel is one gray level (1/255), to avoid division by zero.
     """
-    counts = torch.stack(
-        [channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]
-    )
+    counts = torch.zeros(images.shape[1], 256, dtype=torch.int64)
+    for part in images.split(AT_ONCE):
+        for count, channel in zip(counts, part.unbind(1), strict=True):
+            count += channel.flatten().bincount(minlength=256)
     share = counts.double() / counts.sum(1, keepdim=True)  # (C,256)
     level = torch.arange(256, dtype=torch.float64) / 255
     mean = share @ level

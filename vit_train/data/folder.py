@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.data.config import FolderConfig
-from vit_train.data.dataset import Dataset, ImageSet, set_apart
+from vit_train.data.dataset import Dataset, ImageSet, MappedImages, select, set_apart
 from vit_train.data.image_files import (
     WRONG_FORMAT,
     Decoded,
@@ -90,9 +91,11 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = config.image_size
-    require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
-    return (decode_cached if config.cache else decode)(paths, reading)
+    if config.cache:
+        return decode_cached(paths, reading)
+    require_images_fit(len(paths), size, f"data.cache=false data.image_size={size}", SPLIT_BYTES)
+    return decode(paths, reading)
 
 
 def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
@@ -106,6 +109,8 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
     files, paths = tree.files, [path for path, _ in tree.files]
     groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
     images, broken, lost = decode_all(paths, config)
+    if config.cache:
+        images = cast(Tensor, MappedImages(images, torch.arange(len(images))))
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{listed(reasons)}"
@@ -116,7 +121,8 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
             )
         logger.warning(report)
         kept = [index for index in range(len(paths)) if index not in broken]
-        files, images, lost = [files[index] for index in kept], images[kept], lost[kept]
+        files, lost = [files[index] for index in kept], lost[kept]
+        images = select(images, torch.tensor(kept))
         groups = None if groups is None else groups[kept]
     doubts = Doubts()
     doubts.note([path for path, _ in files], images, lost.tolist())

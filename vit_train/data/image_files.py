@@ -7,6 +7,7 @@ contrast, and about images that lose much of their area to cropping.
 import contextlib
 import glob
 import hashlib
+import math
 import os
 import sys
 import warnings
@@ -277,67 +278,109 @@ class Decoded(NamedTuple):
 
 # More threads would wait for the GIL.
 THREADS = min(8, os.cpu_count() or 1)
+# Number of images that may wait to be stored.
+WAITING = 256
 
 
-def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode all files with `read_image`, in parallel threads.
+def decode_each(
+    paths: Sequence[Path], reading: Reading
+) -> Iterator[tuple[np.ndarray, float] | BrokenImage]:
+    """Yield each file's image, uint8 (3,S,S), and the share cropped off, or why it is broken.
 
-    Threads help because Pillow releases the GIL while it decodes and resizes.
+    Decoding runs in parallel threads, which Pillow allows while it decodes and resizes.
     """
-    count, size, broken = len(paths), reading.size, {}
-    pixels, lost = np.zeros((count, 3, size, size), np.uint8), np.zeros(count, np.float32)
 
-    def one(index: int) -> None:
+    def one(path: Path) -> tuple[np.ndarray, float] | BrokenImage:
         try:
-            image, lost[index] = read_image(paths[index], reading)
-            pixels[index] = image.transpose(2, 0, 1)
+            image, lost = read_image(path, reading)
+            return image.transpose(2, 0, 1), lost
         except BrokenImage as error:
-            broken[index] = str(error)
+            return error
 
     with (
         ThreadPoolExecutor(THREADS) as pool,
-        tqdm(total=count, desc="decoding", unit="images", disable=None, leave=False) as bar,
+        tqdm(total=len(paths), desc="decoding", unit="images", disable=None, leave=False) as bar,
     ):
-        for _ in pool.map(one, range(count)):
-            bar.update()
-    return Decoded(torch.from_numpy(pixels), dict(sorted(broken.items())), torch.from_numpy(lost))
+        for first in range(0, len(paths), WAITING):
+            for result in pool.map(one, paths[first : first + WAITING]):
+                bar.update()
+                yield result
 
 
-# Part of every key; increase it when `decode` returns something different for the same file.
+def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
+    """Decode all files with `read_image` into memory."""
+    pixels = np.zeros((len(paths), 3, reading.size, reading.size), np.uint8)
+    lost, broken = np.zeros(len(paths), np.float32), {}
+    for index, result in enumerate(decode_each(paths, reading)):
+        if isinstance(result, BrokenImage):
+            broken[index] = str(result)
+        else:
+            pixels[index], lost[index] = result
+    return Decoded(torch.from_numpy(pixels), broken, torch.from_numpy(lost))
+
+
+# Part of every key; increase it when the same file is decoded differently.
 DECODER = 5
 
 
 def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode the files, or return the cached result of an earlier call for unchanged files.
+    """Decode all files into a file of the user's cache, and return its memory-mapped images.
 
-    Files are unchanged if their paths, sizes and modification times are equal. `reading` must be
-    equal, too. A result with broken files is not cached, because the fault may lie with the
-    machine, not with the files.
+    The file is used again for unchanged files: their paths, sizes, modification times and `reading`
+    are equal. It holds the images, then the shares cropped off, with NaN for broken images. If the
+    cache cannot be written, warn and decode into memory.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {reading}".encode())
     for path in paths:
         facts = path.stat() if path.exists() else None
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    entry = Path(base, "vit_train", "decoded", f"{key.hexdigest()[:32]}.pt")
-    if entry.is_file():
+    entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
+    decoded = mapped(entry, paths, reading) if entry.is_file() else None
+    if decoded is None:
         try:
-            return Decoded(*torch.load(entry, weights_only=True, mmap=True))
-        except Exception as error:  # any error, if the file is damaged
-            logger.warning(
-                f"{entry}, a cache of decoded images, is damaged ({type(error).__name__}): "
-                "decoding the files again"
-            )
-    decoded = decode(paths, reading)
-    if decoded.broken:
-        return decoded
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(entry) as file:
-            torch.save(tuple(decoded), file)
-    except (OSError, RuntimeError) as error:  # raised by PyTorch if the disk is full
-        logger.warning(f"the decoded images could not be cached: {error}")
+            store(entry, paths, reading)
+        except OSError as error:
+            logger.warning(f"the decoded images could not be cached: {error}")
+            return decode(paths, reading)
+        decoded = mapped(entry, paths, reading)
+        assert decoded is not None
     return decoded
+
+
+def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
+    """Write the file that `decode_cached` describes."""
+    black, lost = bytes(3 * reading.size**2), np.full(len(paths), np.nan, np.float32)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(entry) as file:
+        for index, result in enumerate(decode_each(paths, reading)):
+            if isinstance(result, BrokenImage):
+                file.write(black)
+            else:
+                file.write(result[0].tobytes())
+                lost[index] = result[1]
+        file.write(lost.tobytes())
+
+
+def mapped(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
+    """Return the content of a file that `store` wrote.
+
+    Return None if the file has another length, or if a broken image can be decoded now.
+    """
+    shape = len(paths), 3, reading.size, reading.size
+    if entry.stat().st_size != math.prod(shape) + 4 * len(paths):
+        logger.warning(f"{entry}, a cache of decoded images, is damaged: decoding the files again")
+        return None
+    images = torch.from_file(str(entry), size=math.prod(shape), dtype=torch.uint8).view(shape)
+    lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=images.numel()))
+    broken = {}
+    for index in lost.isnan().nonzero().flatten().tolist():
+        try:
+            read_image(paths[index], reading)
+            return None
+        except BrokenImage as error:
+            broken[index] = str(error)
+    return Decoded(images, broken, lost.nan_to_num())
 
 
 # An image counts as flat if no channel spans more gray levels.
@@ -359,8 +402,11 @@ class Doubts:
         `images` (N,C,S,S) are the images of all `paths`; `lost` (N,) is the share of each image's
         area that was cropped off.
         """
-        values = images.flatten(2)
-        contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
+        contrast = [
+            each
+            for part in images.split(WAITING)
+            for each in (part.amax((2, 3)) - part.amin((2, 3))).amax(1).tolist()
+        ]
         self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 

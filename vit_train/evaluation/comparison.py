@@ -264,7 +264,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
             all(first.content[key] == run.content[key] for key in keys)
             and one.all_names.tolist() == other.all_names.tolist()
             and torch.equal(one.labels, other.labels)
-            and (len(keys) > 1 or torch.equal(one.images, other.images))
+            and (len(keys) > 1 or torch.equal(one.images[:], other.images[:]))
         )
         if not same:
             raise ValueError(
