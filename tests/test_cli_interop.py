@@ -395,7 +395,7 @@ CANNOT = [
     (
         ViTConfig(positions="relative", pre_norm=False),
         "hf",
-        "model.pre_norm=False, model.positions=relative: choose one of: onnx, onnx_int8, torch, safetensors",
+        "model.pre_norm=False, model.positions=relative: choose one of: onnx, onnx_int8, torch",
     ),
     (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose one"),
     (ViTConfig(head="gap"), "hf", "model.head=gap: "),
@@ -445,7 +445,10 @@ def test_an_export_that_answers_otherwise_is_not_kept(
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ("format=tflite", "format=tflite must be one of: onnx, onnx_int8, torch, safetensors, timm, hf"),
+        (
+            "format=tflite",
+            "format=tflite must be one of: onnx, onnx_int8, torch, safetensors, timm, hf",
+        ),
         ("format=onnx", "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'"),
         ("format=torch", "no checkpoint at nowhere"),
     ],
