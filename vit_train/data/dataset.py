@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
 
 CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 # Number of images that are read at once from a data set, which may be larger than the memory.
-AT_ONCE = 1024
+AT_ONCE = 256
 
 
 class MappedImages:
@@ -234,7 +235,7 @@ class Dataset:
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
         for part in (self.train, self.val, self.test):
             if part is not None:
-                for tensor in (*part.images.split(AT_ONCE), part.labels):
+                for tensor in chain(part.images.split(AT_ONCE), (part.labels,)):
                     crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
         return f"{crc:08x}"
 
