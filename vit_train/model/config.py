@@ -243,7 +243,10 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
-    """Return the settings of `one` that `other` must copy to load the encoder weights of `one`."""
+    """Return the settings of `one` that `other` must copy to load the encoder weights of `one`.
+
+    The keys are those of the command line, such as "model.depth".
+    """
     settings = {
         "hidden_dim": ("mlp_dim", one.hidden_dim),
         "has_class_token": ("head", one.head),
@@ -251,12 +254,13 @@ def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
         "eps": ("norm_eps", one.eps),
     }
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
-    return dict(settings.get(field, (field, getattr(one, field))) for field in differing)
+    found = (settings.get(field, (field, getattr(one, field))) for field in differing)
+    return {f"model.{key}": value for key, value in found}
 
 
 def typed(settings: dict[str, Any]) -> str:
-    """Return settings of a model as on the command line, such as "model.depth=4 model.head=gap"."""
-    return " ".join(f"model.{key}={shown(value)}" for key, value in settings.items())
+    """Return settings as on the command line, such as "model.depth=4 model.head=gap"."""
+    return " ".join(f"{key}={shown(value)}" for key, value in settings.items())
 
 
 def shown(value: object) -> str:
