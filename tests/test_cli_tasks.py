@@ -112,6 +112,14 @@ def test_fine_tuning_is_one_setting(run: Run, small_run: SmallRun, settings: str
     assert is_tuned == (optim.layer_decay is not None) and "hint" not in outcome.said
 
 
+def test_a_folder_gets_better_commands_if_its_user_chose_no_sizes(run: Run) -> None:
+    write_images("mine", [f"{name}/{number}.png" for name in "ab" for number in range(10)])
+    own = ["vit-train", "data=folder", "data.root=mine", "train.max_minutes=1e-9"]
+    said = run.succeeds(*own).said
+    for better in ("init_from=builtin:cifar10", "model.patch_size=8"):
+        assert f"{' '.join(own)} {better}" in said
+
+
 def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
     """Without validation, the pictures are of training images."""
     write_images("mine/all", [f"{number}.png" for number in range(30)])
