@@ -25,7 +25,7 @@ SMALL = ViTConfig(embed_dim=12, depth=2, num_heads=3, mlp_dim=20, norm_eps=1e-5)
 # Of each layout one model, with the settings that it needs.
 BASE: dict[str, dict[str, Any]] = {
     "vit-pytorch": {"stem": "normed_patches", "qkv_bias": False},
-    "timm": {"norm_eps": 1e-6},
+    "timm": {"norm_eps": 1e-6, "registers": 2},
 }
 each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 

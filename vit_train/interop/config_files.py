@@ -101,6 +101,7 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "qk_norm": config.qk_norm,
         "init_values": config.layer_scale,
         "class_token": config.has_class_token,
+        "reg_tokens": config.registers,
         "global_pool": pooling,
         "fc_norm": False,
         "pre_norm": False,

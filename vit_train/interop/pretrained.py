@@ -155,10 +155,14 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     """
     ours, left = layout.to_ours(state)
     shown = described(ours)
-    if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
+    usual = (None, shown["head"].removesuffix("_norm"))
+    odd = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
+    if "head.weight" in ours and (odd or facts.settings.get("head") not in usual):
         raise Refused(
-            "its head reads all tokens: with a class token, the head must read only this token"
+            "its head reads all tokens: it must read the class token or, without one, the mean of "
+            "the patches"
         )
+    ours = {key.replace("fc_norm.", "norm."): value for key, value in ours.items()}
     common = {name: values[0] for name, values in layout.holds.items() if len(values) == 1}
     known = common | dict(facts.settings)
     unsaid = assumptions(layout, ours, shown, wanted)

@@ -13,12 +13,14 @@ from vit_train.base.setting import Settings, setting
 NORM_EPS = 1e-5
 # No real model is deeper, and ten million blocks would take hours to build.
 MOST_BLOCKS = 1000
+# Published models have 1 to 16.
+MOST_REGISTERS = 100
 # The fields that determine the meaning of an encoder's weights.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
-    *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
-    *("has_layer_scale", "eps"),
+    *("positions", "positions_at", "has_class_token", "registers", "stem", "patch_overlap"),
+    *("qk_norm", "has_layer_scale", "eps"),
 )
 
 
@@ -127,6 +129,13 @@ class ViTConfig(ModelConfig):
         "mean of all patches before the final LayerNorm. gap and gap_norm have no class token.",
         choices=("token", "token_mlp", "gap", "gap_norm"),
     )
+    registers: int = setting(
+        0,
+        "Number of register tokens (Darcet et al. 2024): learned tokens without positions, after "
+        "the class token, which no head reads.",
+        at_least=0,
+        at_most=MOST_REGISTERS,
+    )
     dropout: float = setting(
         0.0,
         "Dropout after the positions and after all linear layers, except those that make "
@@ -199,6 +208,11 @@ class ViTConfig(ModelConfig):
     @property
     def has_class_token(self) -> bool:
         return self.head not in ("gap", "gap_norm")
+
+    @property
+    def prefix(self) -> int:
+        """Return the number of tokens before the patches: the class token and the registers."""
+        return self.has_class_token + self.registers
 
     @property
     def has_layer_scale(self) -> bool:
