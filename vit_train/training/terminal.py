@@ -122,9 +122,14 @@ def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
     """
     data, model = setup.config.data, setup.config.model
     sizes = {"init_from", "data.image_size", "model", "model.patch_size", "experiment", "config"}
-    if not isinstance(data, FolderConfig) or not isinstance(model, ViTConfig):
-        return ""
-    if not chosen or sizes & {*chosen} or not setup.task.needs_labels:
+    if (
+        not isinstance(data, FolderConfig)
+        or not isinstance(model, ViTConfig)
+        or not setup.task.needs_labels
+        or not chosen
+        or sizes & {*chosen}
+        or data.image_size != FolderConfig.image_size
+    ):
         return ""
     return (
         f"{'hint':<{MARGIN}}few images: start from trained weights\n{' ' * MARGIN}  "
