@@ -114,7 +114,7 @@ def test_fine_tuning_is_one_setting(run: Run, small_run: SmallRun, settings: str
 
 def test_a_folder_gets_better_commands_if_its_user_chose_no_sizes(run: Run) -> None:
     write_images("mine", [f"{name}/{number}.png" for name in "ab" for number in range(10)])
-    own = ["vit-train", "data=folder", "data.root=mine", "train.max_minutes=1e-9"]
+    own = ["vit-train", "data=folder", "data.root=mine", *SMALL_MODEL[:2], "train.max_minutes=1e-9"]
     said = run.succeeds(*own).said
     for better in ("init_from=builtin:cifar10", "model.patch_size=8"):
         assert f"{' '.join(own)} {better}" in said
