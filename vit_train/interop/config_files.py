@@ -22,8 +22,10 @@ ACTIVATIONS = {
 
 def our_activation(theirs: object) -> str:
     if str(theirs) not in ACTIVATIONS:
+        gated = " (as in gated MLPs, SwiGLU)" if str(theirs).lower() == "silu" else ""
         raise Refused(
-            f"its activation is {str(theirs)[:40]}, but must be one of: {', '.join(ACTIVATIONS)}"
+            f"its activation is {str(theirs)[:40]}{gated}, but must be one of: "
+            f"{', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[str(theirs)]
 
