@@ -178,6 +178,22 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *(STATE | {"dist_token": ONE}, None),
         "do not exist in this program's Vision Transformer: dist_token",
     ),
+    "pooling by attention": (
+        *(STATE | {"attn_pool.latent": ONE}, None),
+        "its head reads all tokens: it must read the class token",
+    ),
+    "registers of another shape": (
+        *(STATE | {"reg_token": torch.ones(2, 16)}, None),
+        "its weights do not have timm's shapes",
+    ),
+    "DINOv3 of timm": (
+        *(STATE | {"blocks.0.gamma_1": ONE}, None),
+        "not supported: the rotary positions of timm's EVA and DINOv3 models",
+    ),
+    "a gated MLP": (
+        *(STATE | {"blocks.0.mlp.fc2.weight": torch.ones(16, 32)}, None),
+        "its MLP is gated (SwiGLU)",
+    ),
     "parallel branches": (
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),
         "do not exist in this program's Vision Transformer: blocks.0.layer_scale1.lambda1",
@@ -198,7 +214,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a mean that includes the class token": (
         *(STATE, '{"global_pool": "avg"}'),
-        "its head reads all tokens: with a class token",
+        "its head reads all tokens: it must read the class token",
     ),
     "no config": (HF, "[]", "config.json is not a JSON object"),
     "a broken config": (HF, '{"id2label": [1]}', "config.json does not describe a model"),
@@ -387,6 +403,25 @@ def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images:
     config = read_json(Path("theirs/config.json"))
     assert config["model_args"]["pos_embed"] == "none"
     assert not pretrained("theirs", ViTConfig()).state["blocks.0.attn.proj.bias"].any()
+
+
+def test_registers_are_trained_resumed_explained_and_exported(run: Run, few_images: None) -> None:
+    train = [*SMALL, "train.epochs=1", "model.registers=2", "hydra.run.dir=run"]
+    run.succeeds("vit-train", *train, "train.max_minutes=1e-9")
+    run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
+    run.succeeds("vit-explain", "ckpt=run", "method=all", "score=5")
+    run.fails("support model.registers=2", "vit-explain", "ckpt=run", "html=x.html")
+    run.fails("support model.registers=2", "vit-export", "ckpt=run", "format=hf")
+    model, _ = vit_train.load("run")
+    for form, out in (("safetensors", "x.safetensors"), ("timm", "theirs")):
+        words = "random images, relative logit error 0.0e+00"
+        run.says(words, "vit-export", "ckpt=run", f"format={form}", f"out={out}")
+        assert torch.equal(pretrained(out, ViTConfig()).state["reg_token"], model.reg_token)
+    assert safetensors.load_file("theirs/model.safetensors")["pos_embed"].shape == (1, 67, 16)
+    # An autoencoder begins with them, too.
+    tune = [*SMALL[:2], "task=reconstruct", "init_from=run", "train.epochs=1", "hydra.run.dir=mae"]
+    run.says("model.registers=2", "vit-train", *tune)
+    run.succeeds("vit-explain", "ckpt=mae")
 
 
 CANNOT = [

@@ -19,6 +19,7 @@ from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING
 
 
 def train(run: Run, folder: str, *arguments: str) -> None:
@@ -57,14 +58,14 @@ def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -
 
 
 def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: SmallRun) -> None:
-    small_run("reconstruct", "mae")
+    small_run("finished", "source")
     loop = [each for each in SMALL if not each.startswith("model.")]
-    taken = "taken from mae: model.embed_dim=16 model.depth=2"
-    tune = [*loop, "init_from=mae", "model.dropout=0.1"]
+    taken = "for init_from=source, unless you set them: model.embed_dim=16 model.depth=2 "
+    tune = [*loop, "init_from=source", "model.dropout=0.1"]
     run.says(taken, "vit-train", *tune, "hydra.run.dir=tuned")
     config = read_json(Path("tuned/summary.json"))["config"]["model"]
     assert (config["embed_dim"], config["depth"], config["dropout"]) == (16, 2, 0.1)
-    # A repeated sweep goes on with its runs, though its command says nothing of their shape.
+    # A repeated sweep goes on with its runs, though its command says nothing of what they took.
     sweep = ["vit-train", "-m", *tune, "seed=0", "hydra.sweep.dir=sweep"]
     run.succeeds(*sweep, "train.max_minutes=1e-9")
     run.says("resuming after step 1", *sweep)
@@ -73,6 +74,50 @@ def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: 
     words = "this model is not a Vision Transformer, so its weights cannot be used"
     run.fails(words, "vit-train", *loop, "init_from=cnn")
     run.fails("model.embed_dim=16 model.depth=2", "vit-train", *tune, "model=tiny")
+
+
+TUNED = [32, ADAMW_TUNING["optim.lr"], *FINE_TUNING.values()]
+# Of a run with more settings: the image size, learning rate, layer decay and number of epochs.
+FITTED: dict[str, list[object]] = {
+    "init_from=finished": TUNED,
+    # A default that is typed is set, too.
+    "init_from=finished optim.lr=1e-3 data.image_size=64 train.epochs=3": [64, 1e-3, TUNED[2], 3],
+    "init_from=finished optim=muon": [32, 1e-3, *TUNED[2:]],
+    "init_from=finished optim=sgd": [32, 0.05, *TUNED[2:]],
+    "init_from=finished train.freeze=encoder": [32, 1e-3, None, 30],
+    "init_from=finished task=reconstruct": [32, 1e-3, None, 30],
+    "init_from=reconstruct": [32, 1e-3, None, 30],
+    "init_from=finished experiment=ablation data=folder data.train_subset=null": [
+        64,
+        1e-3,
+        None,
+        30,
+    ],
+    "model=vit model.depth=1": [64, 1e-3, None, 30],
+}
+
+
+@pytest.mark.parametrize("settings", FITTED)
+def test_fine_tuning_is_one_setting(run: Run, small_run: SmallRun, settings: str) -> None:
+    for kind in ("finished", "reconstruct"):
+        small_run(kind, kind)
+    write_images("mine", [f"{name}/{number}.png" for name in "ab" for number in range(20)])
+    mine = ["data=folder", "data.root=mine", "train.max_minutes=1e-9"]
+    outcome = run.succeeds("vit-train", *mine, *settings.split(), "hydra.run.dir=run")
+    config = vit_train.load("run/checkpoints/last.safetensors").meta.config
+    data, optim = config.data, config.optim
+    found = [data.image_size, optim.lr, optim.layer_decay, config.train.epochs]
+    assert found == FITTED[settings]
+    is_tuned = "optim.layer_decay=0.75" in outcome.said
+    assert is_tuned == (optim.layer_decay is not None) and "hint" not in outcome.said
+
+
+def test_a_folder_gets_better_commands_if_its_user_chose_no_sizes(run: Run) -> None:
+    write_images("mine", [f"{name}/{number}.png" for name in "ab" for number in range(10)])
+    own = ["vit-train", "data=folder", "data.root=mine", *SMALL_MODEL[:2], "train.max_minutes=1e-9"]
+    said = run.succeeds(*own).said
+    for better in ("init_from=builtin:cifar10", "model.patch_size=8"):
+        assert f"{' '.join(own)} {better}" in said
 
 
 def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:

@@ -67,6 +67,14 @@ def test_what_is_classified_is_the_class_token_or_the_mean_of_the_others() -> No
     assert patch_maps(patches, has_class=False).flatten().tolist() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("has_class", [True, False])
+def test_registers_have_no_place_in_a_map(has_class: bool) -> None:
+    between = torch.rand(1, 6 + has_class, 6 + has_class)
+    kept = [n for n in range(6 + has_class) if n - has_class not in (0, 1)]
+    expected = patch_maps(between[:, kept][:, :, kept], has_class)
+    torch.testing.assert_close(patch_maps(between, has_class, registers=2), expected)
+
+
 def test_one_layers_attention_is_the_mean_of_its_heads() -> None:
     layers = random_attention(2)
 

@@ -67,10 +67,10 @@ def our_logits(model: Trained, batch: Tensor) -> Tensor:
 
 
 ONNX = [
-    ["model.kernels=scratch"],
+    ["model.kernels=scratch", "model.qk_norm=true", "model.registers=1"],
     ["model.kernels=fused", "model.head=gap", "model.positions=sincos_2d"],
     ["model.positions=relative", "model.head=token_mlp", "model.activation=gelu_tanh"],
-    ["model.positions=rotary_2d", "model.embed_dim=12", "model.qk_norm=true"],
+    ["model.positions=rotary_2d", "model.embed_dim=12", "model.registers=2"],
     ["model.pre_norm=false", "model.stem=conv", "model.positions_at=layers"],
 ]
 
@@ -151,10 +151,10 @@ def test_the_server_of_the_documentation_answers(
 TIMM: list[list[str]] = [
     [],
     ["model.norm_eps=1e-6", "model.qkv_bias=false", "model.qk_norm=true"],
-    ["model.head=gap", "model.positions=sincos_2d", "model.activation=gelu_tanh"],
-    ["model.layer_scale=0.1"],
+    ["model.head=gap", "model.positions=sincos_2d", "model.registers=3"],
+    ["model.layer_scale=0.1", "model.registers=2"],
     ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"],
-    ["model.proj_bias=false"],
+    ["model.proj_bias=false", "model.activation=gelu_tanh"],
     ["model.embed_dim=33", "model.mlp_dim=45", "model.positions=learned"],
 ]
 

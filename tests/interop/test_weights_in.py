@@ -34,7 +34,7 @@ from vit_train.interop.pretrained import pretrained
 from vit_train.interop.weight_files import unwrapped
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.runs.config import CONF_DIR
 
 pytestmark = [
@@ -76,13 +76,53 @@ def test_a_model_gives_the_same_logits(library: str, form: dict[str, Any], tmp_p
     torch.testing.assert_close(model(batch), expected, rtol=0, atol=1e-9)
 
 
-def test_a_class_token_without_a_position_gives_the_same_logits(tmp_path: Path) -> None:
-    """As in DeiT-III and FlexiViT."""
-    theirs = timm_model(no_embed_class=True, init_values=1e-6)
+# Of timm's models, some that are written back in another form.
+ONE_WAY: dict[str, dict[str, Any]] = {
+    "DeiT-III and FlexiViT": {"no_embed_class": True, "init_values": 1e-6},
+    "DINOv2 with registers": {"no_embed_class": True, "init_values": 1e-6, "reg_tokens": 3},
+    "registers with positions": {"reg_tokens": 3},
+    "reg4_gap": {"reg_tokens": 3, "class_token": False, "global_pool": "avg"},
+    "gap": {"class_token": False, "global_pool": "avg", "no_embed_class": True},
+}
+
+
+@pytest.mark.parametrize("name", ONE_WAY)
+def test_timms_other_tokens_and_pooling_give_the_same_logits(name: str, tmp_path: Path) -> None:
+    theirs = timm_model(**ONE_WAY[name])
     torch.save(theirs.state_dict(), tmp_path / "x.pth")
     batch = images()
     logits = ours_of(str(tmp_path / "x.pth"))(batch)
     torch.testing.assert_close(logits, theirs(batch), rtol=0, atol=1e-9)
+
+
+def tokens_of(path: str) -> Tensor:
+    """The normalized tokens of an encoder without a head."""
+    found = pretrained(path, WANTED)
+    encoder = Encoder(found.config, SIZE, 3).double().eval()
+    encoder.load_state_dict(found.state)
+    return encoder.norm(encoder.encode(encoder.tokens(images()))[0])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["Dinov2", "Dinov2WithRegisters"])
+def test_an_encoder_of_dinov2_gives_the_same_tokens(kind: str, run: Run) -> None:
+    """Without its classifier, which reads the mean of the patches, too."""
+    import transformers
+
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
+    config = getattr(transformers, f"{kind}Config")(
+        **{name: getattr(hf_config(), name) for name in names}
+    )
+    theirs = perturbed(getattr(transformers, f"{kind}ForImageClassification")(config))
+    theirs.save_pretrained("theirs")
+    expected = theirs.base_model(images()).last_hidden_state
+    torch.testing.assert_close(tokens_of("theirs"), expected, rtol=0, atol=1e-9)
+
+
+def test_an_encoder_of_siglip_gives_the_same_tokens(tmp_path: Path) -> None:
+    theirs = timm_model(class_token=False, global_pool="map", num_classes=0)
+    torch.save(theirs.state_dict(), tmp_path / "x.pth")
+    expected = theirs.forward_features(images())
+    torch.testing.assert_close(tokens_of(str(tmp_path / "x.pth")), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("pooling", ["avg", "max"])
@@ -101,7 +141,14 @@ def test_timms_other_pooling_is_refused(
     )
 
 
-@pytest.mark.parametrize("kind", ["Beit", "Dinov2", "Swin"])
+OTHERS = {
+    "Beit": "Vision Transformer: enc",
+    "DINOv3ViT": "not supported: the rotary positions of DINOv3",
+    "Swin": "are not those of a Vision Transf",
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
 def test_other_kinds_of_hugging_face_are_refused(run: Run, kind: str) -> None:
     import transformers
 
@@ -110,9 +157,18 @@ def test_other_kinds_of_hugging_face_are_refused(run: Run, kind: str) -> None:
     small |= {"embed_dim": 12, "depths": [1], "num_heads": [3], "image_size": 32}
     config.update({key: value for key, value in small.items() if hasattr(config, key)})
     getattr(transformers, f"{kind}Model")(config).save_pretrained("theirs")
-    outcome = run("vit-train", *FITTING, "init_from=theirs")
-    words = "Vision Transformer: enc" if kind == "Beit" else "are not those of a Vision Transf"
-    assert outcome.status == 1 and words in outcome.err
+    run.fails(OTHERS[kind], "vit-train", *FITTING, "init_from=theirs")
+
+
+def test_other_parts_of_timms_models_are_refused_by_name(run: Run) -> None:
+    import timm
+    from timm.layers import SwiGLUPacked
+
+    dinov3 = timm.create_model("vit_small_patch16_dinov3", depth=1, embed_dim=DIM, num_heads=HEADS)
+    gated = timm_model(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
+    for model, words in ((dinov3, "rotary positions of timm's EVA"), (gated, "is gated (SwiGLU)")):
+        torch.save(model.state_dict(), "x.pth")
+        run.fails(words, "vit-train", *FITTING, "init_from=x.pth")
 
 
 @pytest.mark.parametrize("library, form", FORMS, ids=str)

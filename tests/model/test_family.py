@@ -41,17 +41,21 @@ def test_norm_order_is_that_of_torch_transformer_encoder_layer(pre_norm: bool) -
     torch.testing.assert_close(ours(x)[0], theirs(x), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("registers", [0, 2])
 @pytest.mark.parametrize("head", ["token", "token_mlp", "gap", "gap_norm"])
-def test_heads_classify_what_they_say(head: str) -> None:
+def test_heads_classify_what_they_say(head: str, registers: int) -> None:
     torch.manual_seed(0)
     images = torch.randn(2, 3, 16, 16)
-    config = ViTConfig(embed_dim=16, depth=2, num_heads=2, head=head, init="torch")
+    config = ViTConfig(
+        embed_dim=16, depth=2, num_heads=2, head=head, registers=registers, init="torch"
+    )
     model = VisionTransformer(config, 16).eval()
     x, _ = model.encode(model.tokens(images), need_weights=True)  # all tokens
-    assert x.shape[1] == 16 + ("gap" not in head)
-    y = model.norm(x).mean(1) if head == "gap" else model.norm(x[:, 0])
+    assert x.shape[1] == 16 + registers + ("gap" not in head)
+    patches = x[:, -16:]
+    y = model.norm(patches).mean(1) if head == "gap" else model.norm(x[:, 0])
     if head == "gap_norm":
-        y = model.norm(x.mean(1))
+        y = model.norm(patches.mean(1))
     if head == "token_mlp":
         y = torch.tanh(model.pre_head[0](y))
     torch.testing.assert_close(model(images), model.head(y))

@@ -94,7 +94,7 @@ def test_relative_attention_adds_its_keys_to_those_of_the_contents(
 ) -> None:
     """softmax(qᵢ·(kⱼ + rᵢ₋ⱼ)/√Dh), and no r where either of the two is the class token."""
     torch.manual_seed(0)
-    relative = RelativeKeys(3, 6, has_class=True)
+    relative = RelativeKeys(3, 6, 1)
     nn.init.normal_(relative.weight)
     attention = Attention(ViTConfig(embed_dim=12, num_heads=2, kernels=kernels), relative).double()
     x = torch.randn(2, 10, 12, dtype=torch.float64)

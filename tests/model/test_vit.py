@@ -11,6 +11,7 @@ from torch import nn
 from vit_train.interop.libraries import TORCHVISION
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout
+from vit_train.model.pos_embed import POSITIONS
 from vit_train.model.vit import VisionTransformer
 
 SIZE, BATCH, CLASSES = 16, 3, 7
@@ -139,6 +140,35 @@ def test_return_attention_gives_one_map_a_layer_and_the_same_logits(kernels):
         assert (layer >= 0).all()
         torch.testing.assert_close(layer.sum(-1), torch.ones_like(layer[..., 0]))
     torch.testing.assert_close(logits, model(batch), rtol=0, atol=1e-10)
+
+
+# registers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+@pytest.mark.parametrize("positions", [*POSITIONS, "none"])
+def test_registers_that_no_token_attends_to_change_nothing(positions: str, head: str) -> None:
+    plain = build(positions=positions, head=head)
+    model, batch = build(positions=positions, head=head, registers=2), images()
+    model.load_state_dict(plain.state_dict(), strict=False)
+    first = int(head == "token")
+    others = [n for n in range(first + 2 + TOKENS - 1) if n not in (first, first + 1)]
+    mask = torch.zeros(len(others) + 2, len(others) + 2, dtype=torch.bool)
+    mask[:, others] = True
+    x = model.tokens(batch)
+    if len(model.pos_embed):
+        x = x + model.positions(0)
+    for block in model.blocks:
+        x, _ = block(x, mask=mask)
+    expected, _ = plain.encode(plain.tokens(batch))
+    torch.testing.assert_close(x[:, others], expected, rtol=0, atol=1e-10)
+    # Otherwise they do, and all ways to the logits or tokens are the same.
+    logits = model(batch)
+    assert (logits - plain(batch)).abs().max() > 0.01
+    torch.testing.assert_close(logits, model(batch, return_attention=True)[0], rtol=0, atol=1e-10)
+    tokens, _ = model.encode(model.tokens(batch))
+    visible = model.encode_visible(batch, torch.arange(TOKENS - 1).expand(BATCH, -1))
+    torch.testing.assert_close(visible, model.norm(tokens), rtol=0, atol=1e-10)
 
 
 # refusals ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ With `config=`, the command line may change any of the settings; with `resume=`,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten
 from vit_train.runs.config import (
+    ADAMW_TUNING,
     CHOSEN_BY_NAME,
+    FINE_TUNING,
     INCIDENTAL,
     ROUNDING,
     TrainConfig,
@@ -25,6 +28,7 @@ from vit_train.runs.config import (
     own_settings,
     preset_urls,
     read_settings,
+    with_settings,
 )
 from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run, run_at
 
@@ -70,14 +74,16 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
     """Return `config` with the settings that are known only once a run has begun.
 
     `begun` supplies the precision if it is auto. If init_from= is among `keys`, the settings on the
-    command line, `begun` also supplies the settings of the model that are not among `keys`.
+    command line, `begun` also supplies the settings that are taken from a pretrained model, unless
+    they are among `keys`.
     """
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
-    if "init_from" in keys and "model" not in keys and type(config.model) is type(begun.model):
-        taken = {key: each for key, each in vars(begun.model).items() if f"model.{key}" not in keys}
-        config = replace(config, model=replace(config.model, **taken))
-    return config
+    if "init_from" not in keys or type(config.model) is not type(begun.model):
+        return config
+    shape = () if "model" in keys else (f"model.{name}" for name in vars(begun.model))
+    names = {"data.image_size", *FINE_TUNING, *ADAMW_TUNING, *shape}.difference(keys)
+    return with_settings(config, {name: attrgetter(name)(begun) for name in names})
 
 
 def are_same(one: TrainConfig, other: TrainConfig, exactly: bool) -> bool:

@@ -45,29 +45,31 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     return together
 
 
-def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
+def patch_maps(matrix: Tensor, has_class: bool, registers: int = 0) -> Tensor:
     """Return a map over the patches for each matrix between tokens: (B,T,T) → (B,G,G).
 
-    A map is the class token's row of the matrix. Without a class token, it is the mean of all rows,
-    with zeros on the diagonal.
+    A map is the class token's row of the matrix. Without a class token, it is the mean of the
+    patches' rows, with zeros on the diagonal. The columns of the class token and the `registers`
+    after it are left out.
     """
     if has_class:
-        row = matrix[:, 0, 1:]
+        row = matrix[:, 0, 1 + registers :]
     else:
-        row = (matrix - torch.diag_embed(matrix.diagonal(dim1=1, dim2=2))).mean(dim=1)
+        between = matrix[:, registers:, registers:]
+        row = (between - torch.diag_embed(between.diagonal(dim1=1, dim2=2))).mean(dim=1)
     grid = math.isqrt(row.shape[1])
     return row.unflatten(1, (grid, grid))  # type: ignore[no-any-return]
 
 
-def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Tensor:
+def attention_distances(weights: Tensor, prefix: int, patch_size: int) -> Tensor:
     """Return the mean attention distance, in pixels, of each head in a layer: (B,H,T,T) → (H,).
 
     A patch's attention distance is its mean distance to all patches, weighted by its attention to
     them. A head's attention distance is the mean over patches and images (Dosovitskiy et al. 2021,
-    figure 7). The class token has no position and is left out.
+    figure 7). The first `prefix` tokens, such as the class token, have no place in the image and
+    are left out.
     """
-    first = int(has_class)
-    patches = weights[:, :, first:, first:]
+    patches = weights[:, :, prefix:, prefix:]
     grid = math.isqrt(patches.shape[-1])
     place = torch.arange(grid, dtype=weights.dtype, device=weights.device)
     places = torch.stack(torch.meshgrid(place, place, indexing="ij"), dim=-1).flatten(0, 1)
@@ -78,7 +80,7 @@ def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Te
 
 def even_distance(grid: int, patch_size: int) -> float:
     """Return the mean attention distance, in pixels, of a head with uniform attention."""
-    return attention_distances(torch.ones(1, 1, grid**2, grid**2), False, patch_size).item()
+    return attention_distances(torch.ones(1, 1, grid**2, grid**2), 0, patch_size).item()
 
 
 def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
@@ -100,6 +102,7 @@ def prediction_maps(
     method: str = "relevance",
     layer: int = -1,
     target: Tensor | None = None,
+    registers: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return maps (B,G,G), logits (B,K) and explained classes (B,) for normalized images (B,C,S,S).
 
@@ -119,7 +122,7 @@ def prediction_maps(
             matrix = rollout(layers)
         else:
             matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
-    return patch_maps(matrix, has_class).detach(), logits.detach(), targets
+    return patch_maps(matrix, has_class, registers).detach(), logits.detach(), targets
 
 
 def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:

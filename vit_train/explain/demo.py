@@ -26,6 +26,7 @@ COMPUTED: dict[str, tuple[object, ...]] = {
     "positions": ("none", "learned", "learned_2d", "sinusoidal", "sincos_2d"),
     "positions_at": ("stem",),
     "head": ("token", "gap"),
+    "registers": (0,),
 }
 # With more patches, a browser takes seconds for an image.
 MOST_PATCHES = 400

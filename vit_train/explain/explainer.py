@@ -143,14 +143,20 @@ class Explainer:
 
         `method` computes the maps; None means the explainer's first method.
         """
-        has_class, parts = self.model.config.has_class_token, []
+        config, parts = self.model.config, []
         for each in images.split(self.batch):
             pixels = self.normalized(each)
             chances = self.trained.probabilities(pixels, self.precision)
             predicted = chances.argmax(1)
             target = predicted if self.target is None else torch.full_like(predicted, self.target)
             maps, *_ = prediction_maps(
-                self.model, pixels, has_class, method or self.methods[0], self.layer, target
+                self.model,
+                pixels,
+                config.has_class_token,
+                method or self.methods[0],
+                self.layer,
+                target,
+                config.registers,
             )
             parts.append((maps.cpu(), chances.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))
@@ -163,8 +169,10 @@ class Explainer:
         Only the first `batch` images are used.
         """
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
-        has_class, size = self.model.config.has_class_token, self.model.config.patch_size
-        return [attention_distances(each, has_class, size).tolist() for each in layers]
+        config = self.model.config
+        return [
+            attention_distances(each, config.prefix, config.patch_size).tolist() for each in layers
+        ]
 
     def score(self, part: ImageSet, name: str) -> None:
         """Log how well the method called `name` marks important patches, compared with chance.
@@ -296,7 +304,7 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     meta.require_finite(weights)
     visible, query = order[:, :count], most_central(order[:, count:], grid)
     each = torch.arange(len(images), device=query.device)
-    # The visible patches are the last tokens; the class token, if any, has no place in the map.
+    # The visible patches are the last tokens; the other tokens have no place in the map.
     maps = on_grid(weights[each, query - first, -count:], visible, grid)
     places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)

@@ -22,8 +22,10 @@ ACTIVATIONS = {
 
 def our_activation(theirs: object) -> str:
     if str(theirs) not in ACTIVATIONS:
+        gated = " (as in gated MLPs, SwiGLU)" if str(theirs).lower() == "silu" else ""
         raise Refused(
-            f"its activation is {str(theirs)[:40]}, but must be one of: {', '.join(ACTIVATIONS)}"
+            f"its activation is {str(theirs)[:40]}{gated}, but must be one of: "
+            f"{', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[str(theirs)]
 
@@ -101,6 +103,7 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "qk_norm": config.qk_norm,
         "init_values": config.layer_scale,
         "class_token": config.has_class_token,
+        "reg_tokens": config.registers,
         "global_pool": pooling,
         "fc_norm": False,
         "pre_norm": False,

@@ -1,6 +1,6 @@
 """Conversion of weights between this program's names and another library's names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,14 @@ Names = str | tuple[str, str, str]
 Files = Mapping[str, Mapping[str, Any]]
 # The initial factors of LayerScale, if none are loaded.
 LAYER_SCALE = 1e-5
+# Parts of other models, by pieces of the names of their weights.
+OTHER_PARTS = {
+    "dist_token": "a distillation token",
+    "distillation_token": "a distillation token",
+    ".gamma_1": "the rotary positions of timm's EVA and DINOv3 models",
+    ".mlp.up_proj.": "the rotary positions of DINOv3",
+    ".mlp.weights_in.": "a gated MLP (SwiGLU) with its halves in another order",
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Layout:
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
                 "it has weights that do not exist in this program's Vision Transformer: "
-                f"{', '.join(name[:80] for name in odd[:3])}"
+                f"{', '.join(name[:80] for name in odd[:3])}{part_of(odd)}"
             )
         return ours, list(theirs)
 
@@ -116,6 +124,12 @@ class Layout:
         ]
 
 
+def part_of(names: Collection[str]) -> str:
+    """Return which part of another model has weights with these names, if it is known, or ""."""
+    parts = (part for piece, part in OTHER_PARTS.items() if any(piece in name for name in names))
+    return next((f"; not supported: {part}" for part in parts), "")
+
+
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the `model` settings that follow from the names and shapes of the weights.
 
@@ -127,7 +141,12 @@ def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
     patches, hidden = state[needed[0]], state[needed[2]]
     if patches.ndim != 4 or hidden.ndim != 2 or patches.shape[2] != patches.shape[3]:
         raise Refused("its patches are not square, or the weights of its MLP are not matrices")
+    second = state.get("blocks.0.mlp.fc2.weight")
+    if second is not None and second.shape[1:] == (len(hidden) / 2,):
+        raise Refused("its MLP is gated (SwiGLU), with its halves in another order than here")
+    numbers = state["reg_token"].numel() if "reg_token" in state else 0
     head = "token_mlp" if "pre_head.0.weight" in state else "token"
+    pooled = "gap_norm" if "fc_norm.weight" in state else "gap"
     return {
         "patch_size": patches.shape[3],
         "embed_dim": patches.shape[0],
@@ -140,5 +159,6 @@ def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "proj_bias": "blocks.0.attn.proj.bias" in state,
         "mlp_bias": "blocks.0.mlp.fc1.bias" in state,
         "positions": "learned" if "pos_embed.0.weight" in state else "none",
-        "head": head if "cls_token" in state else "gap",
+        "registers": numbers // max(1, len(patches)),
+        "head": head if "cls_token" in state else pooled,
     }

@@ -17,7 +17,7 @@ from vit_train.interop.config_files import (
     timm_facts,
     timm_files,
 )
-from vit_train.interop.layout import Layout, State
+from vit_train.interop.layout import Layout, State, part_of
 
 # Settings that are the same in all libraries, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -42,26 +42,46 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
-def with_first_position(state: State) -> State:
-    """Add a position of zeros for the class token if it has none, as in DeiT-III and FlexiViT."""
+def unpack_timm(state: State) -> State:
+    """Give the class token a position, and registers none.
+
+    Without a position, as in DeiT-III and FlexiViT, the class token gets zeros. Registers with
+    positions become the sums.
+    """
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
-    count = positions.shape[1]
-    if "cls_token" not in state or count < 2 or math.isqrt(count) ** 2 != count:
+    count, first = positions.shape[1], int("cls_token" in state)
+    if count > 1 and math.isqrt(count) ** 2 == count:  # only patches have positions
+        zeros = positions.new_zeros(1, first, positions.shape[2])
+        return state | {"pos_embed": torch.cat((zeros, positions), 1)}
+    if "reg_token" not in state or not count:
         return state
-    zeros = positions.new_zeros(1, 1, positions.shape[2])
-    return state | {"pos_embed": torch.cat((zeros, positions), 1)}
+    end = first + state["reg_token"].shape[1]
+    rest = torch.cat((positions[:, :first], positions[:, end:]), 1)
+    return state | {"reg_token": state["reg_token"] + positions[:, first:end], "pos_embed": rest}
+
+
+def pack_timm(state: State) -> State:
+    """Give registers positions of zeros, as timm expects."""
+    if "reg_token" not in state or "pos_embed" not in state:
+        return state
+    first, positions = int("cls_token" in state), state["pos_embed"]
+    zeros = torch.zeros_like(state["reg_token"])
+    table = torch.cat((positions[:, :first], zeros, positions[:, first:]), 1)
+    return state | {"pos_embed": table}
 
 
 TIMM = Layout(
     name="timm",
     names={
         "cls_token": "cls_token",
+        "reg_token": "reg_token",
         "pos_embed.0.weight": "pos_embed",
         "patch_embed.proj.": "patch_embed.proj.",
         **{f"blocks.{{n}}.{part}.": f"blocks.{{n}}.{part}." for part in BLOCK},
         **{f"blocks.{{n}}.attn.{x}_norm.": f"blocks.{{n}}.attn.{x}_norm." for x in "qk"},
         **{f"blocks.{{n}}.ls{k}.gamma": f"blocks.{{n}}.ls{k}.gamma" for k in "12"},
         "norm.": "norm.",
+        "fc_norm.": "fc_norm.",
         "head.": "head.",
     },
     holds={
@@ -74,8 +94,9 @@ TIMM = Layout(
     norm_eps=EPS,
     facts=timm_facts,
     files=timm_files,
-    unused=("mask_token", "decoder"),
-    unpack=with_first_position,
+    unused=("mask_token", "decoder", "attn_pool."),
+    unpack=unpack_timm,
+    pack=pack_timm,
 )
 
 
@@ -99,6 +120,7 @@ TORCHVISION = Layout(
     holds={
         **PLAIN,
         "head": ("token", "token_mlp"),
+        "registers": (0,),
         "qk_norm": (False,),
         "layer_scale": (None,),
         "qkv_bias": (True,),
@@ -144,6 +166,7 @@ HUGGING_FACE = Layout(
     holds={
         **PLAIN,
         "activation": ("gelu", "gelu_tanh"),
+        "registers": (0,),
         "qk_norm": (False,),
         "layer_scale": (None,),
     },
@@ -170,6 +193,33 @@ HUGGING_FACE_MODULES = replace(
         "blocks.{n}.mlp.fc2.": f"{MODULE}.mlp.fc2.",
         **HF_OUTER,
     },
+)
+
+
+def with_own_head(state: State) -> State:
+    """Remove a classifier that reads more than the class token, as those of DINOv2 do."""
+    token, head = (state.get(key) for key in ("embeddings.cls_token", "classifier.weight"))
+    if token is None or head is None or token.shape[-1:] == head.shape[-1:]:
+        return state
+    return {key: value for key, value in state.items() if not key.startswith("classifier.")}
+
+
+# Hugging Face's Dinov2Model and Dinov2WithRegistersModel, as they are saved.
+DINOV2 = replace(
+    HUGGING_FACE,
+    names={
+        **HUGGING_FACE.names,
+        "reg_token": "embeddings.register_tokens",
+        "blocks.{n}.norm1.": f"{SAVED}.norm1.",
+        "blocks.{n}.norm2.": f"{SAVED}.norm2.",
+        "blocks.{n}.ls1.gamma": f"{SAVED}.layer_scale1.lambda1",
+        "blocks.{n}.ls2.gamma": f"{SAVED}.layer_scale2.lambda1",
+        "blocks.{n}.mlp.fc1.": f"{SAVED}.mlp.fc1.",
+        "blocks.{n}.mlp.fc2.": f"{SAVED}.mlp.fc2.",
+    },
+    holds={**PLAIN, "qk_norm": (False,)},
+    norm_eps=1e-6,
+    unpack=with_own_head,
 )
 
 
@@ -236,6 +286,7 @@ VIT_PYTORCH = Layout(
         **PLAIN,
         "stem": ("normed_patches",),
         "head": ("token", "gap"),
+        "registers": (0,),
         "qk_norm": (False,),
         "layer_scale": (None,),
         "qkv_bias": (False,),
@@ -247,7 +298,9 @@ VIT_PYTORCH = Layout(
 )
 
 
-LAYOUTS: tuple[Layout, ...] = (TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MODULES, VIT_PYTORCH)
+LAYOUTS: tuple[Layout, ...] = (
+    *(TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MODULES, DINOV2, VIT_PYTORCH),
+)
 
 
 def layout_of(state: Mapping[str, Tensor]) -> Layout:
@@ -258,6 +311,6 @@ def layout_of(state: Mapping[str, Tensor]) -> Layout:
             return layout
     raise Refused(
         f"its weights ({', '.join(key[:40] for key in list(state)[:3])}, …) are not those of a "
-        "Vision Transformer of timm, torchvision, Hugging Face (vit, deit, vit_mae or vit_msn) or "
-        "vit-pytorch"
+        "Vision Transformer of timm, torchvision, Hugging Face (vit, deit, vit_mae, vit_msn or "
+        f"dinov2) or vit-pytorch{part_of(state)}"
     )

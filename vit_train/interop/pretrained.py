@@ -61,6 +61,8 @@ class Pretrained:
     # The names of the classes; None if unknown.
     classes: list[str] | None
     statistics: Statistics | None
+    # The side, in pixels, of the images that the model was trained on, if known.
+    image_size: int | None = None
     # The names of weights that are not used.
     left: tuple[str, ...] = ()
     # Settings of `model` that the source does not state, so that they are assumed.
@@ -97,6 +99,7 @@ def from_run(source: str) -> Pretrained:
         config=encoder.config,
         classes=meta.classes,
         statistics=meta.statistics,
+        image_size=meta.image_shape[-1],
         seen=meta.all_seen,
     )
 
@@ -124,8 +127,9 @@ def from_own(state: State, description: str) -> Pretrained:
     about: Exported = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     state = numbers(state)
-    require_whole(state, config, about.image_shape[1])
-    return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std))
+    size = about.image_shape[-1]
+    require_whole(state, config, size)
+    return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std), size)
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
@@ -151,10 +155,14 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     """
     ours, left = layout.to_ours(state)
     shown = described(ours)
-    if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
+    usual = (None, shown["head"].removesuffix("_norm"))
+    odd = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
+    if "head.weight" in ours and (odd or facts.settings.get("head") not in usual):
         raise Refused(
-            "its head reads all tokens: with a class token, the head must read only this token"
+            "its head reads all tokens: it must read the class token or, without one, the mean of "
+            "the patches"
         )
+    ours = {key.replace("fc_norm.", "norm."): value for key, value in ours.items()}
     common = {name: values[0] for name, values in layout.holds.items() if len(values) == 1}
     known = common | dict(facts.settings)
     unsaid = assumptions(layout, ours, shown, wanted)
@@ -163,13 +171,15 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
         raise Refused("its config.json has no numbers for the attention heads and LayerNorm's eps")
     config = replace(wanted, **settings)
     ours = numbers(ours)
-    require_whole(ours, config, image_size(ours, config))
+    size = image_size(ours, config)
+    require_whole(ours, config, size)
     return Pretrained(
         layout=layout.name,
         state=ours,
         config=config,
         classes=facts.classes,
         statistics=facts.statistics,
+        image_size=None if config.positions == "none" else size,
         left=tuple(left),
         assumed=tuple(name for name in unsaid if name not in known),
     )

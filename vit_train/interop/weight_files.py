@@ -22,7 +22,7 @@ CONFIG_FILES = ("config.json", "preprocessor_config.json")
 # Keys under which training programs store a state dict, averaged weights first, as in timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model")
 # Prefixes that wrappers, such as PyTorch's, add to names.
-PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
+PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit|dinov2(_with_registers)?)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:

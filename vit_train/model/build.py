@@ -132,7 +132,7 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
     channels, size, _ = image_shape
     wide = 0
     if isinstance(config, ViTConfig):
-        tokens = (size // config.patch_size) ** 2 + config.has_class_token
+        tokens = (size // config.patch_size) ** 2 + config.prefix
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim)
     elif isinstance(config, CnnConfig | ResNetConfig):
         wide = 3 * size**2 * max(config.widths)
@@ -153,5 +153,5 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
         config.kernels != "scratch" and config.positions != "relative"
     ):
         return 0
-    tokens = (image_size // config.patch_size) ** 2 + config.has_class_token
+    tokens = (image_size // config.patch_size) ** 2 + config.prefix
     return 4 * config.num_heads * tokens**2

@@ -13,12 +13,14 @@ from vit_train.base.setting import Settings, setting
 NORM_EPS = 1e-5
 # No real model is deeper, and ten million blocks would take hours to build.
 MOST_BLOCKS = 1000
+# Published models have 1 to 16.
+MOST_REGISTERS = 100
 # The fields that determine the meaning of an encoder's weights.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
-    *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
-    *("has_layer_scale", "eps"),
+    *("positions", "positions_at", "has_class_token", "registers", "stem", "patch_overlap"),
+    *("qk_norm", "has_layer_scale", "eps"),
 )
 
 
@@ -127,6 +129,13 @@ class ViTConfig(ModelConfig):
         "mean of all patches before the final LayerNorm. gap and gap_norm have no class token.",
         choices=("token", "token_mlp", "gap", "gap_norm"),
     )
+    registers: int = setting(
+        0,
+        "Number of register tokens (Darcet et al. 2024): learned tokens without positions, after "
+        "the class token, which no head reads.",
+        at_least=0,
+        at_most=MOST_REGISTERS,
+    )
     dropout: float = setting(
         0.0,
         "Dropout after the positions and after all linear layers, except those that make "
@@ -201,6 +210,11 @@ class ViTConfig(ModelConfig):
         return self.head not in ("gap", "gap_norm")
 
     @property
+    def prefix(self) -> int:
+        """Return the number of tokens before the patches: the class token and the registers."""
+        return self.has_class_token + self.registers
+
+    @property
     def has_layer_scale(self) -> bool:
         return self.layer_scale is not None
 
@@ -243,7 +257,10 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
-    """Return the settings of `one` that `other` must copy to load the encoder weights of `one`."""
+    """Return the settings of `one` that `other` must copy to load the encoder weights of `one`.
+
+    The keys are those of the command line, such as "model.depth".
+    """
     settings = {
         "hidden_dim": ("mlp_dim", one.hidden_dim),
         "has_class_token": ("head", one.head),
@@ -251,12 +268,13 @@ def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
         "eps": ("norm_eps", one.eps),
     }
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
-    return dict(settings.get(field, (field, getattr(one, field))) for field in differing)
+    found = (settings.get(field, (field, getattr(one, field))) for field in differing)
+    return {f"model.{key}": value for key, value in found}
 
 
 def typed(settings: dict[str, Any]) -> str:
-    """Return settings of a model as on the command line, such as "model.depth=4 model.head=gap"."""
-    return " ".join(f"model.{key}={shown(value)}" for key, value in settings.items())
+    """Return settings as on the command line, such as "model.depth=4 model.head=gap"."""
+    return " ".join(f"{key}={shown(value)}" for key, value in settings.items())
 
 
 def shown(value: object) -> str:

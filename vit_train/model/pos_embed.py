@@ -3,7 +3,8 @@
 Each class defines how positions are initialized and resized to another image size, and which widths
 are supported. Absolute positions are added to the tokens; attention positions act inside every
 attention layer. The class token, if any, comes first. The class token is not in the grid of
-patches, so two-dimensional tables give it a separate vector (learned) or zeros (fixed).
+patches, so two-dimensional tables give it a separate vector (learned) or zeros (fixed). Registers,
+which follow the class token, have no positions: tables leave them out.
 
 To add a kind, write a subclass of AbsolutePositions or AttentionPositions, and a line in POSITIONS.
 """
@@ -57,7 +58,8 @@ class AbsolutePositions(PositionEmbedding):
 class AttentionPositions(PositionEmbedding):
     """Positions that act on the queries and keys of every attention layer.
 
-    The width `dim` is the width Dh of a head.
+    The width `dim` is the width Dh of a head. In place of `has_class`, the constructor takes the
+    number of tokens before the patches.
     """
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,23 +185,23 @@ def sinusoids(places: Tensor, dim: int) -> Tensor:
 class RelativeKeys(AttentionPositions):
     """Relative positions: one learned key for each of the 2N − 1 distances between N patches.
 
-    A distance is the index of the query's patch minus the index of the key's patch. The class token
-    has no distances: nothing is added to the logits in its row and column.
+    A distance is the index of the query's patch minus the index of the key's patch. The tokens
+    before the patches have no distances: nothing is added to the logits in their rows and columns.
     """
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: int, dim: int, prefix: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * grid**2 - 1, dim))
-        self.has_class = int(has_class)
+        self.prefix = prefix
 
     def bias(self, q: Tensor, k: Tensor) -> Tensor:
-        patches = q[:, :, self.has_class :] * q.shape[-1] ** -0.5
+        patches = q[:, :, self.prefix :] * q.shape[-1] ** -0.5
         by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
         last = len(self.weight) // 2  # N − 1
         place = torch.arange(last + 1, device=q.device)
         distance = place[: patches.shape[2]].unsqueeze(1) - place + last  # (Q,N)
         logits = by_distance.gather(3, distance.expand(*by_distance.shape[:2], -1, -1))
-        return F.pad(logits, (self.has_class, 0, self.has_class, 0))
+        return F.pad(logits, (self.prefix, 0, min(self.prefix, q.shape[2]), 0))
 
     def resized(self, state: State) -> State:
         if state["weight"].shape != self.weight.shape:
@@ -213,17 +215,17 @@ class Rotary2D(AttentionPositions):
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298). In each head,
     half of the pairs of values rotate with the column and half with the row, at wavelengths of 2π
     to nearly 200π patches. As a result, the positions of two patches affect the logit only through
-    the signed differences of their columns and rows. The class token is not rotated.
+    the signed differences of their columns and rows. The tokens before the patches are not rotated.
     """
 
     width_multiple = 4
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: int, dim: int, prefix: int) -> None:
         super().__init__()
         frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
-        angles = F.pad(angles, (0, 0, int(has_class), 0))  # (T,Dh/2)
+        angles = F.pad(angles, (0, 0, prefix, 0))  # (T,Dh/2)
         # Pairs are formed from the two halves, not from neighbors; only the order of values
         # differs.
         cos, sin = angles.cos(), angles.sin()
@@ -275,7 +277,8 @@ def make_positions(
             f"model.embed_dim{'' if absolute else ' / model.num_heads'} to be a multiple of "
             f"{positions.width_multiple}, not {width}: change model.embed_dim"
         )
-    return positions(grid, width, config.has_class_token if has_class is None else has_class)
+    first = config.has_class_token if has_class is None else has_class
+    return positions(grid, width, first if absolute else first + config.registers)
 
 
 def resize_positions(state: State, model: nn.Module) -> State:

@@ -137,7 +137,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The Vision Transformer without its head: patches, class token, positions and blocks.
+    """The Vision Transformer without its head: patches, other tokens, positions and blocks.
 
     Raises ValueError if the patch size does not divide the image size.
     """
@@ -150,6 +150,8 @@ class Encoder(nn.Module):
         self.image_shape = (in_channels, image_size, image_size)
         self.patch_embed = (ConvStem if config.stem == "conv" else PatchEmbed)(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
+        count = config.registers
+        self.reg_token = nn.Parameter(torch.empty(1, count, dim)) if count else None
         # Tables of absolute positions: none, one, or one per layer.
         layers = config.depth if config.positions_at == "layers" else 1
         tables = (make_positions(AbsolutePositions, config, self.grid) for _ in range(layers))
@@ -165,21 +167,23 @@ class Encoder(nn.Module):
         )
         self.norm = norms_of(config)(dim) if config.final_norm else nn.Identity()
         init_weights(self, config)
-        if self.cls_token is not None:
-            init_normal(self.cls_token, config.cls_std)
+        for tokens in self.prefix():
+            init_normal(tokens, config.cls_std)
+
+    def prefix(self) -> list[nn.Parameter]:
+        """Return the tokens before the patches, (1,1,D) or (1,R,D): class token and registers."""
+        return [each for each in (self.cls_token, self.reg_token) if each is not None]
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """Return lists of parameters: one for embeddings and class token, then one for each block.
+        """Return lists of parameters: one for the embeddings, then one for each block.
 
-        The embeddings are the patch embedding and the positions.
+        The embeddings are the patch embedding, the positions, the class token and the registers.
         """
-        embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters()]
-        if self.cls_token is not None:
-            embedding.append(self.cls_token)
+        embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters(), *self.prefix()]
         return [embedding, *(list(block.parameters()) for block in self.blocks)]
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Convert images (B,C,S,S) to tokens (B,T,D): the class token, if any, then the patches.
+        """Convert images (B,C,S,S) to tokens (B,T,D): class token, registers, patches.
 
         Raise ValueError if the images have another shape than the encoder's.
         """
@@ -189,10 +193,18 @@ class Encoder(nn.Module):
                 f"got {tuple(images.shape)}"
             )
         patches = self.patch_embed(images)  # (B,N,D)
-        if self.cls_token is None:
-            return patches  # type: ignore[no-any-return]
         # Not len(images), which an exported program would treat as a constant.
-        return torch.cat((self.cls_token.expand(images.shape[0], -1, -1), patches), dim=1)
+        prefix = [each.expand(images.shape[0], -1, -1) for each in self.prefix()]
+        return torch.cat((*prefix, patches), dim=1) if prefix else patches
+
+    def positions(self, block: int) -> Tensor:
+        """Return the positions (1,T,D) to add before a block; those of registers are zeros."""
+        table = self.pos_embed[block % len(self.pos_embed)]()
+        if self.reg_token is None:
+            return table  # type: ignore[no-any-return]
+        first = int(self.config.has_class_token)
+        zeros = torch.zeros_like(self.reg_token)
+        return torch.cat((table[:, :first], zeros, table[:, first:]), dim=1)
 
     def encode(
         self,
@@ -210,7 +222,7 @@ class Encoder(nn.Module):
         attention = []
         for number, block in enumerate(self.blocks):
             if len(self.pos_embed) and (number == 0 or self.config.positions_at != "stem"):
-                x = x + gather(self.pos_embed[number % len(self.pos_embed)](), indices)
+                x = x + gather(self.positions(number), indices)
             if number == 0:
                 x = self.dropout(x)
             last = number == len(self.blocks) - 1
@@ -222,12 +234,14 @@ class Encoder(nn.Module):
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
         """Encode only the visible patches of images; `visible` (B,V) holds their indices.
 
-        Return tokens (B,T,D) for a decoder, normalized by the final LayerNorm. T is V, plus 1 if
-        there is a class token.
+        Return tokens (B,T,D) for a decoder, normalized by the final LayerNorm. T is V plus the
+        number of tokens before the patches; for V = 0, T is 0.
         """
         indices = visible
-        if self.cls_token is not None:
-            indices = torch.cat((torch.zeros_like(visible[:, :1]), visible + 1), dim=1)
+        if visible.shape[1]:  # without visible patches, there is no token at all
+            count = self.config.prefix
+            first = torch.arange(count, device=visible.device).expand(len(visible), -1)
+            indices = torch.cat((first, visible + count), dim=1)
         x, _ = self.encode(gather(self.tokens(images), indices), indices=indices)
         return self.norm(x)  # type: ignore[no-any-return]
 
@@ -268,9 +282,10 @@ class VisionTransformer(Encoder):
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
         # LayerNorm acts on each token separately, so the class token can be normalized alone.
+        patches = x[:, self.config.prefix :]
         if self.config.head == "gap":
-            features = self.norm(x).mean(dim=1)
+            features = self.norm(patches).mean(dim=1)
         else:
-            features = self.norm(x[:, 0] if self.config.has_class_token else x.mean(dim=1))
+            features = self.norm(x[:, 0] if self.config.has_class_token else patches.mean(dim=1))
         logits = self.head(self.pre_head(features))
         return (logits, attention) if return_attention else logits

@@ -10,7 +10,7 @@ from vit_train.data.batches import Normalize
 from vit_train.engine.metrics import Classification, Predictions
 from vit_train.engine.objective import Forward
 from vit_train.model.build import build
-from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.config import ModelConfig, ViTConfig, require_vit
 from vit_train.tasks.config import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
@@ -95,7 +95,7 @@ class Classify(Task):
         The first map is the mean over the heads; one map for each head follows.
         """
         _, attention = model.forward(images, return_attention=True)
-        maps = class_token_maps(attention[-1])
+        maps = class_token_maps(attention[-1], require_vit(self.model, "a map").registers)
         return [images, maps.mean(1), *maps.unbind(1)]
 
 
@@ -135,13 +135,14 @@ def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, predicted.unsqueeze(1)).sum()
 
 
-def class_token_maps(weights: Tensor) -> Tensor:
+def class_token_maps(weights: Tensor, registers: int = 0) -> Tensor:
     """Return each head's attention from the class token to the patches as maps (B,H,G,G).
 
-    `weights` (B,H,T,T) is the attention of one layer.
+    `weights` (B,H,T,T) is the attention of one layer. The `registers` follow the class token.
     """
-    grid = math.isqrt(weights.shape[-1])
-    return weights[:, :, 0, 1:].unflatten(2, (grid, grid))  # type: ignore[no-any-return]
+    row = weights[:, :, 0, 1 + registers :]
+    grid = math.isqrt(row.shape[-1])
+    return row.unflatten(2, (grid, grid))  # type: ignore[no-any-return]
 
 
 class Teacher(nn.Module):

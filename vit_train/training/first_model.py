@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from vit_train.data.dataset import (
     without,
 )
 from vit_train.data.folder import reread
+from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import batch_norms
 from vit_train.model.config import ViTConfig, differences, require_vit, typed
@@ -26,8 +27,9 @@ from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import TrainConfig
+from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING, TrainConfig, with_settings
 from vit_train.runs.trained import Trained, encoder_of
+from vit_train.tasks.config import LabelsConfig
 from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # rarely needed
@@ -113,28 +115,53 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
     return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
 
 
-def with_own_shape(
+def fine_tuned(
     config: TrainConfig, found: "Pretrained | None", chosen: Collection[str]
 ) -> TrainConfig:
-    """Take the settings of the encoder's shape from the pretrained model, unless they are `chosen`.
+    """Fit the settings to the pretrained model, unless they are `chosen`.
 
-    `chosen` are the settings and groups on the command line. Nothing is taken if init_from= is not
-    among them, because then a recipe or a program sets the model, too; or if model= is. Replace
-    model.norm_eps=null by the pretrained model's value or, without one, the default.
+    `chosen` are the settings and groups on the command line. The encoder's shape and the size of
+    images in a folder come from the pretrained model; FINE_TUNING has the other settings. Nothing
+    is taken if init_from= is not among `chosen`, because then a recipe or a program sets the rest,
+    too. Replace model.norm_eps=null by the pretrained model's value or, without one, the default.
     """
-    model = config.model
-    if not isinstance(model, ViTConfig):
+    if not isinstance(config.model, ViTConfig):
         return config
-    if model.norm_eps is None:
-        model = replace(model, norm_eps=(found.config if found else model).eps)
-    if found and "init_from" in chosen and "model" not in chosen:
-        given = {key.removeprefix("model.").replace("mlp_ratio", "mlp_dim") for key in chosen}
-        shape = differences(found.config, model)
-        taken = {key: value for key, value in shape.items() if key not in given}
-        if taken:
-            logger.info(f"taken from {config.init_from}: {typed(taken)}")
-        model = replace(model, **taken)
-    return replace(config, model=model)
+    if config.model.norm_eps is None:
+        eps = (found.config if found else config.model).eps
+        config = with_settings(config, {"model.norm_eps": eps})
+    if found is None or "init_from" not in chosen:
+        return config
+    given = {key.replace("mlp_ratio", "mlp_dim") for key in chosen}
+    shape = {} if "model" in given else differences(found.config, require_vit(config.model, ""))
+    usual = {} if {"experiment", "config"} & given else recipe(config, found)
+    taken = {key: value for key, value in (shape | usual).items() if key not in given}
+    if taken:
+        logger.info(f"for init_from={config.init_from}, unless you set them: {typed(taken)}")
+    return with_settings(config, taken)
+
+
+def recipe(config: TrainConfig, found: "Pretrained") -> dict[str, Any]:
+    """Return the usual settings for a pretrained model, if `config` has the defaults instead.
+
+    They are the pretrained model's image size, for a folder, and FINE_TUNING, for a classifier all
+    of whose weights are trained. The encoders of this program's autoencoders need as much training
+    as random weights.
+    """
+    usual: dict[str, Any] = {}
+    if isinstance(config.data, FolderConfig) and found.image_size:
+        usual = {"data.image_size": found.image_size}
+    is_classifier = found.layout or "head.weight" in found.state
+    if is_classifier and isinstance(config.task, LabelsConfig) and not config.train.freeze:
+        usual |= FINE_TUNING | (ADAMW_TUNING if type(config.optim) is AdamWConfig else {})
+    return {key: value for key, value in usual.items() if is_default(config, key)}
+
+
+def is_default(config: TrainConfig, key: str) -> bool:
+    """Return True if a setting, such as "train.epochs", has its default value."""
+    group, _, name = key.partition(".")
+    part = getattr(config, group)
+    return getattr(part, name) == getattr(type(part), name)  # type: ignore[no-any-return]
 
 
 def first_model(

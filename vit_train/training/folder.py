@@ -39,6 +39,7 @@ from vit_train.training.reports import (
 from vit_train.training.setup import Setup
 from vit_train.training.terminal import (
     Terminal,
+    hint,
     next_steps,
     opening,
     result_lines,
@@ -148,6 +149,8 @@ class RunFolder:
         self.flush()
         origin = self.earlier.words(self.config) if self.earlier else self.setup.origin
         logger.info(opening(self.setup, self.path, origin))
+        if own_state is None and (advice := hint(self.setup, self.command, chosen_settings())):
+            logger.info(advice)
         warn_of_uneven_classes(self.setup)
 
     def begin_with(self, state: Checkpoint, source: Path, verb: str) -> None:

@@ -124,12 +124,12 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
 def order_error(encoder: Encoder) -> float:
     """Return max |f(Px) − P f(x)| for the encoder's blocks f and random tokens x.
 
-    P permutes the patches at random, and leaves the class token in place. Up to rounding, the
+    P permutes the patches at random, and leaves the other tokens in place. Up to rounding, the
     result is 0 if and only if the encoder ignores the positions of the patches.
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config
-    patches, first = encoder.grid**2, int(config.has_class_token)
+    patches, first = encoder.grid**2, config.prefix
     x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
     order = torch.cat((torch.arange(first), first + torch.randperm(patches, generator=generator)))
     encoder.double().eval()

@@ -50,12 +50,12 @@ from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.training.first_model import (
+    fine_tuned,
     first_model,
     first_weights,
     known_source,
     seen_by_earlier_models,
     unseen_test,
-    with_own_shape,
 )
 from vit_train.training.teacher import load_teacher, taught
 
@@ -158,7 +158,7 @@ def set_up(
     # Building a model draws random numbers, so this comes before the seed is set.
     teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)
-    config = with_own_shape(config, found, set_here)
+    config = fine_tuned(config, found, set_here)
 
     torch.manual_seed(config.seed)
     data = load_images(config)

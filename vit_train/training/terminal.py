@@ -4,7 +4,7 @@ import contextlib
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tqdm import tqdm
@@ -12,10 +12,12 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted
+from vit_train.data.config import FolderConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.measures import result_line
 from vit_train.model.build import parameter_breakdown
+from vit_train.model.config import ViTConfig
 from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.training.setup import Setup, balances, class_counts
@@ -109,6 +111,30 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         )
         for label, line in lines.items()
         if line
+    )
+
+
+def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
+    """Return commands that may suit a folder of images better; "" if there are none.
+
+    `command` is the run's own, and `chosen` are its settings and groups. The hint is for a user who
+    left the weights and the sizes of images and patches at their defaults.
+    """
+    data, model = setup.config.data, setup.config.model
+    sizes = {"init_from", "data.image_size", "model", "model.patch_size", "experiment", "config"}
+    if (
+        not isinstance(data, FolderConfig)
+        or not isinstance(model, ViTConfig)
+        or not setup.task.needs_labels
+        or not chosen
+        or sizes & {*chosen}
+        or data.image_size != FolderConfig.image_size
+    ):
+        return ""
+    return (
+        f"{'hint':<{MARGIN}}few images: start from trained weights\n{' ' * MARGIN}  "
+        f"{command} init_from=builtin:cifar10\n{' ' * MARGIN}many images: use larger patches, "
+        f"which train faster\n{' ' * MARGIN}  {command} model.patch_size={2 * model.patch_size}"
     )
 
 
