@@ -90,6 +90,7 @@ MAINS = {
     "vit-predict": tools.vit_predict,
     "vit-explain": tools.vit_explain,
     "vit-augment": tools.vit_augment,
+    "vit-data": tools.vit_data,
     "vit-inspect": tools.vit_inspect,
     "vit-export": tools.vit_export,
     "vit-results": tools.vit_results,

@@ -33,6 +33,7 @@ from vit_train.runs.config import (
     with_defaults,
 )
 from vit_train.runs.settings import (
+    DataReportConfig,
     EvalConfig,
     ExplainConfig,
     ExportConfig,
@@ -57,6 +58,7 @@ CONFIGS = {
     "vit-predict": ("vit_predict", PredictConfig),
     "vit-explain": ("vit_explain", ExplainConfig),
     "vit-augment": ("vit_augment", SheetConfig),
+    "vit-data": ("vit_data", DataReportConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
     "vit-export": ("vit_export", ExportConfig),
 }

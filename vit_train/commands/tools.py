@@ -13,6 +13,7 @@ from vit_train.base.text import printable
 from vit_train.commands.command import DATA_PATHS, console_command, refuse, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.runs.settings import (
+    DataReportConfig,
     EvalConfig,
     ExplainConfig,
     ExportConfig,
@@ -88,6 +89,19 @@ def vit_augment(config: SheetConfig) -> None:
     from vit_train.training.preview import draw_contact_sheet
 
     draw_contact_sheet(config)
+
+
+@console_command(DataReportConfig, groups={"data": "shapes"}, paths=(*DATA_PATHS, "out"))
+def vit_data(config: DataReportConfig) -> None:
+    """vit-data: count the images of each class and split; find broken files and copies.
+
+      vit-data data=folder data.root=my_images
+
+    Copies are found even if they were resaved, resized or made a little brighter.
+    """
+    from vit_train.training.data_report import report_data
+
+    report_data(config)
 
 
 @console_command(

@@ -254,6 +254,14 @@ class SheetConfig(Settings):
 
 
 @dataclass
+class DataReportConfig(Settings):
+    """All settings of `vit-data`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    out: str = setting("data_report.csv", "The CSV file to write, with one row for each fault.")
+
+
+@dataclass
 class InspectConfig(TrainConfig):
     """All settings of `vit-inspect`: those of `vit-train`, plus image_size, classes and out."""
 
