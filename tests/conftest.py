@@ -87,6 +87,7 @@ def web() -> Iterator[loopback.Loopback]:
 MAINS = {
     "vit-train": train.main,
     "vit-eval": tools.vit_eval,
+    "vit-suspects": tools.vit_suspects,
     "vit-predict": tools.vit_predict,
     "vit-explain": tools.vit_explain,
     "vit-augment": tools.vit_augment,

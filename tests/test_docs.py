@@ -40,6 +40,7 @@ from vit_train.runs.settings import (
     InspectConfig,
     PredictConfig,
     SheetConfig,
+    SuspectsConfig,
 )
 from vit_train.training import train as training
 
@@ -59,6 +60,7 @@ CONFIGS = {
     "vit-explain": ("vit_explain", ExplainConfig),
     "vit-augment": ("vit_augment", SheetConfig),
     "vit-data": ("vit_data", DataReportConfig),
+    "vit-suspects": ("vit_suspects", SuspectsConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
     "vit-export": ("vit_export", ExportConfig),
 }
@@ -67,6 +69,7 @@ EXPENSIVE = (
     *("experiment=", "hydra/launcher=", "hydra.searchpath=", "--config-dir", "resume="),
     # These have tests of their own.
     *("extend=", "data.cv_folds=", "task.class_weights=", "data.sampler="),
+    "runs=",  # a cross-validation, which has a test of its own
     "init_from=builtin:",  # of another shape than the small model
 )
 TINY = [*SMALL_MODEL, "train.epochs=1", "train.batch_size=8", "train.eval_batch_size=8"]

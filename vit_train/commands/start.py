@@ -38,6 +38,7 @@ def start(command: str, module: str, function: str) -> None:
 
 train = partial(start, "vit-train", "train", "main")
 evaluate = partial(start, "vit-eval", "tools", "vit_eval")
+suspects = partial(start, "vit-suspects", "tools", "vit_suspects")
 predict = partial(start, "vit-predict", "tools", "vit_predict")
 explain = partial(start, "vit-explain", "tools", "vit_explain")
 export = partial(start, "vit-export", "tools", "vit_export")

@@ -20,6 +20,7 @@ from vit_train.runs.settings import (
     InspectConfig,
     PredictConfig,
     SheetConfig,
+    SuspectsConfig,
 )
 
 
@@ -37,6 +38,20 @@ def vit_eval(config: EvalConfig) -> None:
         compare_checkpoints(config)
     else:
         evaluate_checkpoint(config)
+
+
+@console_command(SuspectsConfig, paths=("runs", "out", *DATA_PATHS))
+def vit_suspects(config: SuspectsConfig) -> None:
+    """vit-suspects: find wrong labels, with the runs of a cross-validation.
+
+      vit-train -m data.cv_folds=5 data.cv_fold=0,1,2,3,4 data=folder data.root=my_images
+      vit-suspects runs=outputs/multirun/TIME
+
+    Each image is predicted by the runs that did not train on it.
+    """
+    from vit_train.evaluation.suspects import find_suspects
+
+    find_suspects(config)
 
 
 @console_command(PredictConfig, paths=("images", "ckpt", "out"))
