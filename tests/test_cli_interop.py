@@ -310,7 +310,28 @@ def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: Sma
         torch.testing.assert_close(program(images), expected, rtol=1e-4, atol=1e-5)
     assert json.loads(about["vit_train.json"])["classes"] == meta.classes
     card = Path("run/export/model.pt2.md").read_text(encoding="utf-8")
-    assert all(words in card for words in (SAID, "test images, final weights", "torch.export.load"))
+    shown = SAID, "test images, final weights", "torch.export.load", "ms for one image on"
+    assert all(words in card for words in shown)
+
+
+def test_a_calibrated_export_has_the_probabilities_of_a_prediction(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished")
+    export = ["vit-export", "ckpt=run", "format=torch", "calibrated=true"]
+    run.fails("calibrated=true needs a temperature, which vit-eval finds on", *export)
+    run.succeeds("vit-eval", "ckpt=run", "data.val_subset=null")
+    trained = vit_train.load("run")
+    temperature = trained.meta.temperature
+    assert temperature is not None and temperature != 1
+    run.says(SAID, *export)
+    about = {"vit_train.json": ""}
+    program = torch.export.load("run/export/model.pt2", extra_files=about).module()
+    assert json.loads(about["vit_train.json"])["temperature"] == 1
+    image = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
+    (expected,) = trained.classify(image, topk=1)
+    found = program(image).softmax(1).max().item()
+    assert found == pytest.approx(expected.probability, rel=1e-4)
 
 
 @pytest.fixture
@@ -369,12 +390,12 @@ def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images:
 
 
 CANNOT = [
-    (CnnConfig(), "timm", "model.name=cnn: choose one of: onnx, torch"),
-    (CnnConfig(), "safetensors", "model.name=cnn: choose one of: onnx, torch"),
+    (CnnConfig(), "timm", "model.name=cnn: choose one of: onnx, onnx_int8, torch"),
+    (CnnConfig(), "safetensors", "model.name=cnn: choose one of: onnx, onnx_int8, torch"),
     (
         ViTConfig(positions="relative", pre_norm=False),
         "hf",
-        "model.pre_norm=False, model.positions=relative: choose one of: onnx, torch, safetensors",
+        "model.pre_norm=False, model.positions=relative: choose one of: onnx, onnx_int8, torch",
     ),
     (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose one"),
     (ViTConfig(head="gap"), "hf", "model.head=gap: "),
@@ -389,14 +410,14 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(build(config, meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} does not support {words}"):
-        exporting.require_format_holds(deployed(model, True), form)
+        exporting.require_format_holds(deployed(model, True, False), form)
 
 
 def test_only_classifiers_are_exported(few_images: None) -> None:
     model, meta = vit_train.load("builtin:cifar10")
     task: Task = make_task(ReconstructConfig(), meta.config.model, meta.image_shape, 10)
     with pytest.raises(ValueError, match="only classifiers can be exported"):
-        deployed(Trained(model, replace(meta, task=task)), True)
+        deployed(Trained(model, replace(meta, task=task)), True, False)
 
 
 @pytest.mark.parametrize("form, out", [("safetensors", "x.safetensors"), ("hf", "theirs")])
@@ -424,7 +445,10 @@ def test_an_export_that_answers_otherwise_is_not_kept(
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ("format=tflite", "format=tflite must be one of: onnx, torch, safetensors, timm, hf"),
+        (
+            "format=tflite",
+            "format=tflite must be one of: onnx, onnx_int8, torch, safetensors, timm, hf",
+        ),
         ("format=onnx", "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'"),
         ("format=torch", "no checkpoint at nowhere"),
     ],

@@ -22,7 +22,7 @@ def random_set(count: int, size: int = 8) -> ImageSet:
     return ImageSet(images, torch.arange(count))
 
 
-def batches(data: ImageSet, padding: int, flip: bool, batch_size: int = 16) -> TrainBatches:
+def batches(data: ImageSet, padding: int, flip: bool | str, batch_size: int = 16) -> TrainBatches:
     augment = AugmentConfig(crop_padding=padding, flip=flip)
     return TrainBatches(data, len(data), RAW, augment, batch_size, 0, CPU)
 
@@ -193,6 +193,23 @@ def test_a_mixed_target_says_what_the_image_is_made_of(kind: str) -> None:
     # All images of a batch are in it, each twice: as itself and as another's neighbor.
     whole = torch.cat([targets for _, targets in batches])
     assert ((whole > 0).sum(0) <= 2).all() and (whole > 0).any(0).all()
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs() -> None:
+    data = random_set(64)
+    source, first = batches(data, 0, flip="alternate"), []
+    for epoch in range(4):
+        flipped = {}
+        for draws in source.draws(epoch):
+            index = draws[0][0].long()
+            images = source.normalize.undo(source.batch(*draws)[0])
+            for number, image in zip(index.tolist(), images, strict=True):
+                own = data.images[number]
+                flipped[number] = torch.equal(image, own.flip(-1))
+                assert flipped[number] or torch.equal(image, own)
+        first.append([flipped[number] for number in range(64)])
+    assert first[0] == first[2] == [not each for each in first[1]] and first[1] == first[3]
+    assert 16 < sum(first[0]) < 48
 
 
 @pytest.mark.parametrize("flip", [True, False])

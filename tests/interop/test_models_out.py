@@ -1,6 +1,7 @@
 """Exported models answer the same in other libraries: `pytest -m interop`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,34 @@ def test_onnx_of_a_model_with_parts_of_ones_own(
     own = [f"model.positions={positions}", "model.embed_dim=12", "model.activation=relu2"]
     run.succeeds("vit-train", *SMALL, *own)
     exported(run, "onnx")
+
+
+def test_eight_bits_change_few_predictions_and_the_card_says_how_many(run: Run) -> None:
+    trained(run, "train.epochs=3")
+    run.says("70 test images, relative logit error", "vit-export", "ckpt=run", "format=onnx_int8")
+    run.succeeds("vit-export", "ckpt=run", "format=onnx")
+    card = Path("run/export/model.int8.onnx.md").read_text(encoding="utf-8")
+    found = re.search(r"same top-1 on (\d+) of 70 test images.*accuracy .*the original", card)
+    assert found and int(found[1]) >= 60
+    sizes = [Path(f"run/export/model{each}.onnx").stat().st_size for each in (".int8", "")]
+    assert sizes[0] < sizes[1]
+
+
+def test_the_server_of_the_documentation_answers(
+    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastapi.testclient import TestClient
+
+    trained(run)
+    (code,) = blocks(ROOT / "docs/using.md", "py")
+    names: dict[str, Any] = {}
+    exec(code.replace("outputs/my_images-tiny", "run"), names)
+    write_images(".", ["a.png"])
+    client = TestClient(names["app"])
+    answer = client.post("/predict", files={"photo": Path("a.png").read_bytes()}).json()
+    expected = vit_train.load("run").predict("a.png")
+    assert answer == {"label": expected.label, "probability": expected.probability}
+    assert client.post("/predict", files={"photo": b"no image"}).status_code == 400
 
 
 TIMM: list[list[str]] = [

@@ -22,7 +22,13 @@ class AugmentConfig(Settings):
         "position.",
         at_least=0,
     )
-    flip: bool = setting(True, "Mirror each image with probability ½.")
+    flip: bool | str = setting(
+        True,
+        "true: mirror each image with probability ½; alternate: mirror a random half of the images "
+        "in odd epochs and the other half in even epochs, so that two epochs show both sides of "
+        "each image (Jordan 2024); false: never.",
+        choices=(True, False, "alternate"),
+    )
     crop_scale: float | None = setting(
         None,
         "Crop a random rectangle with at least this share of the image's area, and stretch the "

@@ -78,7 +78,7 @@ class TrainBatches(DrawnBatches):
         self.labels = data.labels.to(device)
         self.normalize = normalize
         self.augment, self.size = augment, data.images.shape[-1]
-        self.cropper = Cropper(data.images, augment, device)
+        self.cropper = Cropper(data.images, augment, device, seed)
         self.policy = POLICIES[augment.policy](self.size, augment)
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
         self.mixer = Mixer(self.size, num_classes, augment) if mixes else None
@@ -123,7 +123,7 @@ class TrainBatches(DrawnBatches):
         scale = config.crop_scale
         return [
             (index,),
-            self.cropper.draw(rng, count),
+            self.cropper.draw(rng, index, epoch),
             *([] if scale is None else [random_crops(rng, count, size, scale)]),
             *self.policy.rounds(rng, count),
             *([random_holes(rng, count, size, config)] if config.erase_prob else []),

@@ -188,6 +188,12 @@ class LoopConfig(Settings):
     group: ClassVar[str] = "train"
 
     epochs: int = setting(30, "Passes over the training images.", at_least=1)
+    minutes: float | None = setting(
+        None,
+        "Replace train.epochs by the number of epochs that training, validation and the final test "
+        "can do in this many minutes, from the speed of the first steps; null: train.epochs.",
+        above=0,
+    )
     patience: int | None = setting(
         None,
         "Stop early after this many epochs in a row without a better validation result; "

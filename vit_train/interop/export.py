@@ -1,5 +1,7 @@
 """`vit-export`: write a trained model in another format, check the result, add a model card."""
 
+import statistics
+import time
 from collections.abc import Iterator, Sequence
 from importlib import util
 from pathlib import Path
@@ -16,7 +18,7 @@ from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import run_folder, summary_file
-from vit_train.runs.provenance import today
+from vit_train.runs.provenance import cpu_model, today
 from vit_train.runs.settings import ExportConfig
 from vit_train.runs.trained import Meta, load
 
@@ -38,7 +40,7 @@ def export(config: ExportConfig) -> Path:
             "checkout (format=torch needs no other package)"
         )
     trained = load(config.ckpt, "cpu", config.weights, config.data.image_size)
-    model = deployed(trained, config.normalize)
+    model = deployed(trained, config.normalize, config.calibrated)
     require_format_holds(model, name)
     folder = run_folder(model.meta.path) / "export"
     out = Path(config.out or folder / (f"model{chosen.suffix}" if chosen.suffix else name))
@@ -47,11 +49,11 @@ def export(config: ExportConfig) -> Path:
     if config.out is None:  # in the folder of a run, which may be somebody else's
         require_own_folder(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
-    sets = dict(image_sets(config, model))
+    sets = list(image_sets(config, model))
 
     def check(answer: Answer) -> str:
-        checks = [compared(model, answer, name, images) for name, images in sets.items()]
-        return model_card(model, chosen, out.name, checks)
+        checks = [compared(model, answer, *each, exact=chosen.exact) for each in sets]
+        return model_card(model, chosen, out.name, [*checks, latency(model, answer, sets[0][1])])
 
     chosen.write(model, out, check)
     logger.info(f"written: {out}")
@@ -68,44 +70,64 @@ def require_format_holds(model: Deployed, name: str) -> None:
         )
 
 
-def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield the images to check the export with, as pairs of a name and uint8 (N,C,S,S).
+def image_sets(
+    config: ExportConfig, model: Deployed
+) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+    """Yield the images to check the export with: a name, uint8 (N,C,S,S), and their labels (N,).
 
     The first set has random pixels; the second is the test images, if they can be loaded.
     """
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
-    yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator), None
     try:
         (images, *_), _ = evaluated_images(config.data, "test", model.meta)
-        yield "test images", images.images
+        yield "test images", images.images[:], images.labels
     except (ValueError, OSError) as error:
         logger.info(f"not checked on test images: {reason(error)}")
 
 
 @torch.no_grad()
-def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
+def compared(
+    model: Deployed, answer: Answer, name: str, images: Tensor, labels: Tensor | None, exact: bool
+) -> str:
     """Compare the exported model's logits with the original's; return the result as text.
 
-    `answer` returns the exported model's logits, and `name` describes the images. Raise ValueError
-    if the predictions differ by more than rounding error.
+    `answer` returns the exported model's logits, and `name` describes the images. With `exact`,
+    raise ValueError if the predictions differ by more than rounding error; without, also compare
+    the accuracies, if there are labels.
     """
     normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
-    expected = torch.cat([model.original(normalize(batch)) for batch in batches])
+    expected = torch.cat([model.original(normalize(batch)) for batch in batches]) / model.divisor
     model.meta.require_finite(expected)
     taken = batches if model.normalize else map(normalize, batches)
-    same, difference = agreement(expected, torch.cat(list(map(answer, taken))))
+    given = torch.cat(list(map(answer, taken)))
+    same, difference = agreement(expected, given)
     figures = (
         f"the same top-1 on {same:,} of {len(images):,} {name}, relative logit error "
         f"{difference:.1e}"
     )
-    if same < len(images) or difference > TOLERANCE:
+    if labels is not None and not exact:
+        ours, theirs = ((each.argmax(1) == labels).float().mean() for each in (expected, given))
+        figures += f", accuracy {theirs:.2%} (the original: {ours:.2%})"
+    if exact and (same < len(images) or difference > TOLERANCE):
         raise ValueError(
             "the exported model's predictions differ from the original's; the file was deleted: "
             f"{figures}"
         )
     logger.info(f"checked: {figures}")
     return figures
+
+
+def latency(model: Deployed, answer: Answer, images: Tensor) -> str:
+    """Return, as text, the median time that the exported model takes for one image."""
+    image = images[:1] if model.normalize else Normalize(model.meta.statistics)(images[:1])
+    seconds = []
+    for _ in range(20):
+        began = time.perf_counter()
+        answer(image)
+        seconds.append(time.perf_counter() - began)
+    return f"{1e3 * statistics.median(seconds):.1f} ms for one image on {cpu_model()}"
 
 
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -54,6 +55,8 @@ class Deployed:
     fused: nn.Module
     meta: Meta
     normalize: bool
+    # The original's logits are divided by this number, the temperature or 1.
+    divisor: float = 1.0
 
     @property
     def about(self) -> dict[str, Any]:
@@ -82,8 +85,12 @@ class Deployed:
         }
 
 
-def deployed(trained: Trained, normalize: bool) -> Deployed:
-    """Prepare a classifier for export; raise ValueError if the model is not a classifier."""
+def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
+    """Prepare a classifier for export.
+
+    With `calibrated`, divide the weights of its head by its temperature. Raise ValueError if the
+    model is not a classifier, or has no temperature to divide by.
+    """
     meta = trained.meta
     if not meta.task.needs_labels:
         raise ValueError(f"task={meta.config.task.name}: only classifiers can be exported")
@@ -96,7 +103,18 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
         )  # fast; the weights are loaded below
     fused = build(config, meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
-    return Deployed(trained.model, fused.eval(), meta, normalize)
+    if not calibrated:
+        return Deployed(trained.model, fused.eval(), meta, normalize)
+    if meta.temperature is None:
+        raise ValueError(
+            "calibrated=true needs a temperature, which vit-eval finds on the run's validation "
+            f"images: vit-eval ckpt={meta.path}"
+        )
+    head: Any = fused.head
+    for parameter in head.parameters():
+        parameter.data /= meta.temperature
+    done = replace(meta, temperature=1.0)
+    return Deployed(trained.model, fused.eval(), done, normalize, meta.temperature)
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,8 @@ class Format:
     needs: tuple[str, ...] = ()
     # The layout of the weights, if only Vision Transformers are supported.
     layout: Layout | None = None
+    # False if the weights are rounded so that logits differ.
+    exact: bool = True
 
     def refused(self, model: Deployed) -> list[str]:
         """Return the model's settings that the format does not support.
@@ -190,6 +210,16 @@ def onnx_of(model: Deployed) -> bytes:
         text = value if isinstance(value, str) else json.dumps(value)
         proto.metadata_props.add(key=key, value=text)
     return bytes(proto.SerializeToString())
+
+
+def onnx_int8_of(model: Deployed) -> bytes:
+    """Return the ONNX model with the weights of its matrix products rounded to 8 bits."""
+    quantization = import_module("onnxruntime.quantization")
+    with TemporaryDirectory() as folder:
+        exact, rounded = Path(folder, "exact.onnx"), Path(folder, "rounded.onnx")
+        exact.write_bytes(onnx_of(model))
+        quantization.quantize_dynamic(exact, rounded, per_channel=True)
+        return rounded.read_bytes()
 
 
 def open_onnx(path: Path, model: Deployed) -> Answer:
@@ -267,20 +297,22 @@ def plain_state(model: VisionTransformer) -> State:
 
 # This program's own layout supports every Vision Transformer.
 OURS = Layout(name="", names={}, holds={}, norm_eps=NORM_EPS)
-FORMATS_BY_NAME = {
-    # It runs without PyTorch.
-    "onnx": Format(
-        suffix=".onnx",
-        use="""\
+# It runs without PyTorch.
+ONNX = Format(
+    suffix=".onnx",
+    use="""\
 import onnxruntime
 
 session = onnxruntime.InferenceSession("NAME")
 (logits,) = session.run(None, {"images": images})  # INPUT""",
-        content=onnx_of,
-        open=open_onnx,
-        package="onnx",
-        needs=("onnx", "onnxscript", "onnxruntime"),
-    ),
+    content=onnx_of,
+    open=open_onnx,
+    package="onnx",
+    needs=("onnx", "onnxscript", "onnxruntime"),
+)
+FORMATS_BY_NAME = {
+    "onnx": ONNX,
+    "onnx_int8": replace(ONNX, suffix=".int8.onnx", content=onnx_int8_of, exact=False),
     # A program of torch.export, which runs without this package.
     "torch": Format(
         suffix=".pt2",

@@ -229,9 +229,10 @@ class ExportConfig(TrainedConfig):
 
     format: str = setting(
         "onnx",
-        "The format: onnx; torch (a torch.export program); safetensors (the weights, under "
-        "vit_train's names); timm or hf (a folder that timm or Hugging Face opens).",
-        choices=("onnx", "torch", "safetensors", "timm", "hf"),
+        "The format: onnx; onnx_int8 (weights of 8 bits); torch (a torch.export program); "
+        "safetensors (the weights, under vit_train's names); timm or hf (a folder that timm or "
+        "Hugging Face opens).",
+        choices=("onnx", "onnx_int8", "torch", "safetensors", "timm", "hf"),
     )
     out: str | None = setting(
         None,
@@ -242,12 +243,17 @@ class ExportConfig(TrainedConfig):
         "With onnx and torch: if true, the exported model takes uint8 images and normalizes "
         "them; if false, it takes normalized floats.",
     )
+    calibrated: bool = setting(
+        False,
+        "Divide the head's weights by the temperature that vit-eval found, so that the softmax of "
+        "the exported model's logits is calibrated.",
+    )
     # Test images on which the export is also checked, if they are present.
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.normalize and self.format not in ("onnx", "torch"):
+        if not self.normalize and self.format not in ("onnx", "onnx_int8", "torch"):
             raise ValueError(
                 f"normalize=false is only for format=onnx and format=torch: format={self.format} "
                 "never normalizes images"

@@ -100,19 +100,27 @@ class Cropper:
     CPU. Raises ValueError if the padding is larger than the images.
     """
 
-    def __init__(self, images: Tensor, config: AugmentConfig, device: torch.device) -> None:
+    def __init__(
+        self, images: Tensor, config: AugmentConfig, device: torch.device, seed: int
+    ) -> None:
         self.size, self.padding = images.shape[-1], config.crop_padding
         if self.padding > self.size:
             raise ValueError(
                 f"augment.crop_padding={self.padding} must be at most {self.size}, the image size"
             )
         self.flip = config.flip
+        self.is_first = np.random.default_rng(seed).random(len(images)) < 0.5
         self.images = place(images, device, "training")
         self.on_device = self.images.device.type == device.type
 
-    def draw(self, rng: np.random.Generator, count: int) -> Cuts:
-        dy, dx = torch.from_numpy(rng.integers(2 * self.padding + 1, size=(2, count)))
-        return Cuts(dy, dx, torch.from_numpy(rng.random(count) < 0.5 * self.flip))
+    def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Cuts:
+        """Draw how to cut the images at `index` (B,); epochs are counted from 0."""
+        dy, dx = torch.from_numpy(rng.integers(2 * self.padding + 1, size=(2, len(index))))
+        if self.flip == "alternate":
+            flip = self.is_first[index.numpy()] ^ bool(epoch % 2)
+        else:
+            flip = rng.random(len(index)) < 0.5 * bool(self.flip)
+        return Cuts(dy, dx, torch.from_numpy(flip))
 
     def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
         """Return the images at `index` (B,), padded, cropped and mirrored: uint8 (B,C,S,S)."""

@@ -1,0 +1,77 @@
+"""train.minutes: choose the number of epochs from the measured speed."""
+
+import copy
+import math
+import time
+from dataclasses import replace
+from itertools import chain, count
+
+import torch
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted
+from vit_train.engine.compile import WARM_UP, compiles
+from vit_train.engine.trainer import Trainer
+from vit_train.training.setup import Setup
+
+# Share of train.minutes for measuring the speed, and share left in case training becomes slower.
+MEASURING, SPARE = 0.02, 0.05
+
+
+def with_planned_epochs(setup: Setup) -> Setup:
+    """Return the setup with as many epochs as fit into train.minutes, by the speed of some steps.
+
+    The steps are taken by a copy of the model and change nothing. Validation after each epoch and
+    the final test are included. Raise ValueError if not even one epoch fits.
+    """
+    minutes, state = setup.config.train.minutes, torch.get_rng_state()
+    if minutes is None:
+        return setup
+    trainer = Trainer(
+        copy.deepcopy(setup.model),
+        setup.task,
+        setup.train_loader,
+        None,
+        setup.config,
+        setup.precision,
+        processes=setup.processes,
+    )
+    began = time.perf_counter()
+    if compiles(setup.config.compile, setup.precision.device):
+        trainer.compile()
+    with trainer.workers:
+        step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
+        tested = setup.unaugmented(setup.splits.test)
+        evaluating = time.perf_counter()
+        trainer.evaluate(trainer.model, tested)
+        test_seconds = time.perf_counter() - evaluating
+    sizes = setup.sizes
+    epoch_seconds = step_seconds * len(setup.train_loader)
+    epoch_seconds += test_seconds * sizes["val"] / sizes["test"]
+    left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began) - test_seconds
+    epochs = setup.processes.broadcast(int(left / epoch_seconds))
+    if epochs < 1:
+        raise ValueError(
+            f"train.minutes={minutes:g} is too short for one epoch, which takes about "
+            f"{epoch_seconds / 60:.1f} minutes: set a longer time or a smaller data.train_subset"
+        )
+    logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
+    torch.set_rng_state(state)
+    loop = replace(setup.config.train, epochs=epochs)
+    return replace(setup, config=replace(setup.config, train=loop))
+
+
+def seconds_per_step(trainer: Trainer, budget: float) -> float:
+    """Return the mean time of a step, after some first steps, for about `budget` seconds."""
+    trainer.model.train()
+    began = math.inf
+    for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
+        trainer.graphed_step(trainer.schedule(), *draws)
+        trainer.step += 1
+        if trainer.step == WARM_UP:
+            trainer.read(trainer.epoch_averages)  # wait for the device
+            began = time.perf_counter()
+        if time.perf_counter() - began > budget:
+            break
+    trainer.read(trainer.epoch_averages)
+    return (time.perf_counter() - began) / (trainer.step - WARM_UP)
