@@ -87,9 +87,11 @@ def web() -> Iterator[loopback.Loopback]:
 MAINS = {
     "vit-train": train.main,
     "vit-eval": tools.vit_eval,
+    "vit-suspects": tools.vit_suspects,
     "vit-predict": tools.vit_predict,
     "vit-explain": tools.vit_explain,
     "vit-augment": tools.vit_augment,
+    "vit-data": tools.vit_data,
     "vit-inspect": tools.vit_inspect,
     "vit-export": tools.vit_export,
     "vit-results": tools.vit_results,

@@ -88,7 +88,7 @@ def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
     program = [sys.executable, "-c", ANSWERS, "train", *(set(commands) - {"train"})]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(commands) == 8 and len(re.findall("status: 0?\n", done.stdout)) == 8
+    assert len(commands) == 10 and len(re.findall("status: 0?\n", done.stdout)) == 10
     assert "status: vit-train: there is no setting model.detph" in done.stdout
 
 

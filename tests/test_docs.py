@@ -33,12 +33,14 @@ from vit_train.runs.config import (
     with_defaults,
 )
 from vit_train.runs.settings import (
+    DataReportConfig,
     EvalConfig,
     ExplainConfig,
     ExportConfig,
     InspectConfig,
     PredictConfig,
     SheetConfig,
+    SuspectsConfig,
 )
 from vit_train.training import train as training
 
@@ -57,6 +59,8 @@ CONFIGS = {
     "vit-predict": ("vit_predict", PredictConfig),
     "vit-explain": ("vit_explain", ExplainConfig),
     "vit-augment": ("vit_augment", SheetConfig),
+    "vit-data": ("vit_data", DataReportConfig),
+    "vit-suspects": ("vit_suspects", SuspectsConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
     "vit-export": ("vit_export", ExportConfig),
 }
@@ -65,6 +69,7 @@ EXPENSIVE = (
     *("experiment=", "hydra/launcher=", "hydra.searchpath=", "--config-dir", "resume="),
     # These have tests of their own.
     *("extend=", "data.cv_folds=", "task.class_weights=", "data.sampler="),
+    "runs=",  # a cross-validation, which has a test of its own
     "init_from=builtin:",  # of another shape than the small model
 )
 TINY = [*SMALL_MODEL, "train.epochs=1", "train.batch_size=8", "train.eval_batch_size=8"]

@@ -38,9 +38,11 @@ def start(command: str, module: str, function: str) -> None:
 
 train = partial(start, "vit-train", "train", "main")
 evaluate = partial(start, "vit-eval", "tools", "vit_eval")
+suspects = partial(start, "vit-suspects", "tools", "vit_suspects")
 predict = partial(start, "vit-predict", "tools", "vit_predict")
 explain = partial(start, "vit-explain", "tools", "vit_explain")
 export = partial(start, "vit-export", "tools", "vit_export")
 results = partial(start, "vit-results", "tools", "vit_results")
 augment = partial(start, "vit-augment", "tools", "vit_augment")
+data = partial(start, "vit-data", "tools", "vit_data")
 inspect = partial(start, "vit-inspect", "tools", "vit_inspect")

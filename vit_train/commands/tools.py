@@ -13,12 +13,14 @@ from vit_train.base.text import printable
 from vit_train.commands.command import DATA_PATHS, console_command, refuse, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.runs.settings import (
+    DataReportConfig,
     EvalConfig,
     ExplainConfig,
     ExportConfig,
     InspectConfig,
     PredictConfig,
     SheetConfig,
+    SuspectsConfig,
 )
 
 
@@ -36,6 +38,20 @@ def vit_eval(config: EvalConfig) -> None:
         compare_checkpoints(config)
     else:
         evaluate_checkpoint(config)
+
+
+@console_command(SuspectsConfig, paths=("runs", "out", *DATA_PATHS))
+def vit_suspects(config: SuspectsConfig) -> None:
+    """vit-suspects: find wrong labels, with the runs of a cross-validation.
+
+      vit-train -m data.cv_folds=5 data.cv_fold=0,1,2,3,4 data=folder data.root=my_images
+      vit-suspects runs=outputs/multirun/TIME
+
+    Each image is predicted by the runs that did not train on it.
+    """
+    from vit_train.evaluation.suspects import find_suspects
+
+    find_suspects(config)
 
 
 @console_command(PredictConfig, paths=("images", "ckpt", "out"))
@@ -88,6 +104,19 @@ def vit_augment(config: SheetConfig) -> None:
     from vit_train.training.preview import draw_contact_sheet
 
     draw_contact_sheet(config)
+
+
+@console_command(DataReportConfig, groups={"data": "shapes"}, paths=(*DATA_PATHS, "out"))
+def vit_data(config: DataReportConfig) -> None:
+    """vit-data: count the images of each class and split; find broken files and copies.
+
+      vit-data data=folder data.root=my_images
+
+    Copies are found even if they were resaved, resized or made a little brighter.
+    """
+    from vit_train.training.data_report import report_data
+
+    report_data(config)
 
 
 @console_command(

@@ -217,6 +217,8 @@ class Dataset:
     unlabeled: Tensor | None = None
     # Settings of the source that loading determined, to be stored with the run.
     settings: dict[str, Any] = field(default_factory=dict)
+    # The names of files that were left out because they cannot be decoded, each with the reason.
+    broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -271,7 +273,7 @@ def resize(images: Tensor, size: int | None) -> Tensor:
     if size is None or images.shape[-1] == size:
         return images
     require_images_fit(len(images), size, f"data.image_size={size}", SPLIT_BYTES)
-    resized = images.new_empty(*images.shape[:2], size, size)
+    resized = torch.empty(*images.shape[:2], size, size, dtype=torch.uint8, device=images.device)
     chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
         scaled = torch.nn.functional.interpolate(

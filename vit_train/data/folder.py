@@ -37,16 +37,16 @@ def load_folder(config: FolderConfig) -> Dataset:
     images, or if no file of a split can be decoded. With on_error=stop, also raise ValueError if
     any file cannot be decoded.
     """
-    trees = find_trees(config)
+    trees, broken = find_trees(config), dict[str, str]()
     classes = class_names(trees)
     found: dict[str, Any] = {"white_level": found_white_level(config, trees["train"])}
     config = replace(config, **found)
-    sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
+    sets = {part: image_set(tree, classes, config, broken) for part, tree in trees.items()}
     # Indexed from the table, so that the whole set is not kept in memory beside its splits.
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
         train, test = set_apart(train, "test_fraction", config)
-    return Dataset(train, test, tuple(classes), val=val, settings=found)
+    return Dataset(train, test, tuple(classes), val=val, settings=found, broken=broken)
 
 
 def found_white_level(config: FolderConfig, train: Tree) -> int | None:
@@ -73,7 +73,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
     if tree is None or split == "train":
         return None
     require_known(tree, classes, "the model")
-    return image_set(tree, classes, config)
+    return image_set(tree, classes, config, {})
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
@@ -98,7 +98,13 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     return decode(paths, reading)
 
 
-def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
+def image_set(
+    tree: Tree, classes: Sequence[str], config: FolderConfig, left_out: dict[str, str]
+) -> ImageSet:
+    """Decode the images of a tree, and warn about faults; raise ValueError as `load_folder` does.
+
+    Add the names of the files that cannot be decoded to `left_out`, each with the reason.
+    """
     loose, others = by_suffix(tree.other_files)
     warn_of(loose, "file", "skipped (not in a class folder)")
     warn_of(others, "file", WRONG_FORMAT)
@@ -120,6 +126,7 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
                 "Repair or remove these files, or set data.on_error=skip to leave them out"
             )
         logger.warning(report)
+        left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
         kept = [index for index in range(len(paths)) if index not in broken]
         files, lost = [files[index] for index in kept], lost[kept]
         images = select(images, torch.tensor(kept))

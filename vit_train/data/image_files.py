@@ -389,6 +389,13 @@ FLAT = 15
 MUCH = 0.2
 
 
+def is_flat(images: Tensor) -> Tensor:
+    """Return True for each image (N,C,S,S), of levels 0 to 255, with almost no contrast: (N,)."""
+    parts = images.split(WAITING)
+    contrast = torch.cat([(part.amax((2, 3)) - part.amin((2, 3))).amax(1) for part in parts])
+    return contrast <= FLAT
+
+
 @dataclass
 class Doubts:
     """Decoded files to warn about: images with almost no contrast, or with much cropped off."""
@@ -402,12 +409,8 @@ class Doubts:
         `images` (N,C,S,S) are the images of all `paths`; `lost` (N,) is the share of each image's
         area that was cropped off.
         """
-        contrast = [
-            each
-            for part in images.split(WAITING)
-            for each in (part.amax((2, 3)) - part.amin((2, 3))).amax(1).tolist()
-        ]
-        self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
+        flat = is_flat(images).tolist()
+        self.flat += [path for path, each in zip(paths, flat, strict=True) if each]
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:

@@ -1,1 +1,1 @@
-"""Evaluating, comparing and predicting: `vit-eval` and `vit-predict`."""
+"""Evaluating, comparing and predicting: `vit-eval`, `vit-predict` and `vit-suspects`."""

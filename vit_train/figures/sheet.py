@@ -142,6 +142,22 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
     return [fitted("", *part) for part in parts] or ["no label"]
 
 
+def captioned(
+    image: Tensor, classes: Sequence[str], label: int, answer: int, chances: Floats, name: object
+) -> Labeled:
+    """Return an image above its label, a model's answer and, if it has one, the name of its file.
+
+    `chances` (K,) are the model's probabilities of all classes.
+    """
+    lines = [
+        class_line("label", classes[label], chances[label]),
+        class_line("model", classes[answer], chances[answer], RIGHT if answer == label else WRONG),
+    ]
+    if isinstance(name, str):  # the end of a path is the part that distinguishes files
+        lines.append((fitted("", name[::-1])[::-1], GRAY))
+    return image, lines
+
+
 # The number of images in each section.
 COUNT = 12
 
@@ -176,13 +192,7 @@ def draw_mistakes(
     def labeled(index: int) -> Labeled:
         label, predicted = int(predictions.labels[index]), int(predictions.predicted[index])
         chances = np.exp(predictions.log_probabilities[index])
-        color = RIGHT if predictions.correct[index] else WRONG
-        lines = [
-            class_line("label", classes[label], chances[label]),
-            class_line("model", classes[predicted], chances[predicted], color),
-        ]
-        files = [name for name in names[index : index + 1] if isinstance(name, str)]
-        # The end of a path is the part that distinguishes files.
-        return images[index], [*lines, *((fitted("", name[::-1])[::-1], GRAY) for name in files)]
+        name = names[index] if len(names) else None
+        return captioned(images[index], classes, label, predicted, chances, name)
 
     return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})

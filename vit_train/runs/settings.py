@@ -136,6 +136,22 @@ class EvalConfig(TrainedConfig):
 
 
 @dataclass
+class SuspectsConfig(Settings):
+    """All settings of `vit-suspects`."""
+
+    runs: str = setting(
+        "???",
+        "The folder of a cross-validation: runs with data.cv_fold=0, 1 and so on. Runs of the same "
+        "fold are averaged.",
+    )
+    out: str | None = setting(
+        None, "The folder to write into; null: suspects/ in the folder of the runs."
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+
+@dataclass
 class PredictConfig(TrainedConfig):
     """All settings of `vit-predict`."""
 
@@ -257,6 +273,14 @@ class SheetConfig(Settings):
     )
     seed: int = seed_setting(0, "Seed for the augmentation.")
     out: str = setting("augmented.png", "The picture file to write: .png, .pdf or .svg.")
+
+
+@dataclass
+class DataReportConfig(Settings):
+    """All settings of `vit-data`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    out: str = setting("data_report.csv", "The CSV file to write, with one row for each fault.")
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""Training a run (`vit-train`), and previews of it (`vit-augment`, `vit-inspect`)."""
+"""Training a run (`vit-train`), and previews of it (`vit-augment`, `vit-data`, `vit-inspect`)."""

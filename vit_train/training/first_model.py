@@ -262,7 +262,8 @@ def known_source(
         if copies := int(are_among(splits.test.images, own).sum()):
             logger.warning(
                 f"copies of {counted(copies, 'test image')} are among the training and "
-                "validation images, which makes the test result too optimistic: remove the copies"
+                "validation images, which makes the test result too optimistic: remove the copies, "
+                "which vit-data lists"
             )
     keys = torch.cat(seen) if seen else None
     return Source(data.classes, data.image_shape, data.fingerprint, keys, seen_before)

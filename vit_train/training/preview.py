@@ -115,7 +115,7 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     if size is None or classes is None:
         raise ValueError(
             f"vit-inspect does not load the images of data={data.name}: set classes=N, and set "
-            "image_size=N or data.image_size=N"
+            "image_size=N or data.image_size=N (vit-data describes the images)"
         )
     return (3, size, size), classes
 

@@ -1,0 +1,116 @@
+"""vit-data: what it says about the images, and the copies that it finds."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run, csv_rows
+from PIL import Image, ImageEnhance
+
+from vit_train.data import copies
+from vit_train.data.copies import ALIKE, SIDE, find_copies
+
+
+def picture(seed: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
+    """Spots of random colors, another picture for each seed."""
+    spots = np.random.default_rng(seed).integers(0, 200, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(spots).resize(size, Image.Resampling.BICUBIC)
+
+
+EDITS = {
+    "same.png": lambda image: image,
+    "small.jpg": lambda image: image.resize((48, 32)),
+    "large.webp": lambda image: image.resize((192, 128)),
+    "bright.jpg": lambda image: ImageEnhance.Brightness(image).enhance(1.15),
+    "again.png": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),  # no copy
+}
+
+
+def test_the_faults_of_a_folder_are_found_and_no_others(run: Run) -> None:
+    """An edited copy of each of the first pictures lies elsewhere."""
+    places = [f"{split}/{name}" for split in ("train", "test") for name in ("cat", "dog")]
+    for place, number in product(range(4), range(5)):
+        Path("photos", places[place]).mkdir(parents=True, exist_ok=True)
+        picture(10 * place + number).save(f"photos/{places[place]}/{number}.png")
+    planted = set()
+    for number, (name, edit) in enumerate(EDITS.items()):
+        place = places[number % 4]
+        edit(picture(number)).save(f"photos/{place}/{name}", quality=60)
+        kind = ("twice in a split", "with two labels", "in two splits", "with two labels")
+        if number < 4:
+            pair = {f"train/cat/{number}.png", f"{place}/{name}"}
+            planted.add((f"one picture {kind[number]}", frozenset(pair)))
+    Path("photos/test/dog/broken.png").write_bytes(b"not an image")
+    Image.new("RGB", (40, 40), (7, 7, 9)).save("photos/train/dog/=flat.png")
+    outcome = run.succeeds("vit-data", "data=folder", "data.root=photos", "data.val=none")
+    rows = csv_rows("data_report.csv")
+    pairs = {(row["problem"], frozenset((row["image"], row["copy_image"]))) for row in rows}
+    assert pairs == planted | {
+        ("files that cannot be decoded", frozenset(("test/dog/broken.png", ""))),
+        ("images with almost no contrast", frozenset(("train/dog/=flat.png", ""))),
+    }
+    table = [line.split() for line in outcome.out.splitlines()]
+    for row in (["cat", "7", "6"], ["dog", "7", "6"], ["all", "14", "12"]):
+        assert row in table
+    for line in (
+        "train files: 48×32 to 96×64 pixels, median 96×64; 92.9% are not square",
+        "  - test/dog/broken.png: not a",
+        "  - train/cat/2.png (train, cat) and test/cat/large.webp (test, cat)",
+    ):
+        assert line in outcome.out
+
+
+def test_another_source_has_numbers_for_names(run: Run) -> None:
+    shapes = [
+        "data.train_images=60",
+        "data.test_images=40",
+        "data.num_classes=3",
+        "out=new/all.csv",
+    ]
+    outcome = run.says("one picture in two splits: 0", "vit-data", *shapes, "out=new/all.csv")
+    assert ["all", "54", "6", "40"] in [line.split() for line in outcome.out.splitlines()]
+    assert "files: " not in outcome.out and csv_rows("new/all.csv") == []
+
+
+def tensor(*images: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+
+
+def test_an_image_is_paired_with_the_most_similar_earlier_one_of_each_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compared with numpy's correlations of all pairs."""
+    rng = np.random.default_rng(0)
+    origin = rng.integers(0, 12, 60)
+    pixels = tensor(*(picture(seed, (SIDE, SIDE)) for seed in origin)).int()
+    noise = torch.from_numpy(rng.integers(-6, 7, pixels.shape))
+    images, places = (pixels + noise).clamp(0, 255).byte(), rng.integers(0, 3, 60).tolist()
+    gray = images.double().mean(1).numpy()
+    steps = np.concatenate([np.diff(gray, axis=axis).reshape(60, -1) for axis in (1, 2)], axis=1)
+    steps -= steps.sum(axis=0) / 61
+    steps /= np.linalg.norm(steps, axis=1)[:, None]
+    expected = set()
+    for image, place in product(range(60), range(3)):
+        earlier = [(steps[i] @ steps[image], i) for i in range(image) if places[i] == place]
+        if earlier and max(earlier)[0] > ALIKE:
+            expected.add((max(earlier)[1], image))
+    for block in (7, 1000):
+        monkeypatch.setattr(copies, "BLOCK", block)
+        found = find_copies(images.split(25), places)
+        assert {pair[:2] for pair in found} == expected and len(found) == len(expected) > 30
+        assert [value for *_, value in found] == sorted((each[2] for each in found), reverse=True)
+
+
+def test_a_common_frame_makes_no_copies_and_copies_alone_are_found() -> None:
+    frame = np.asarray(picture(0, (36, 36)))
+    framed = []
+    for seed in range(1, 20):
+        framed.append(frame.copy())
+        framed[-1][12:24, 12:24] = picture(seed, (12, 12))
+    images = tensor(*map(Image.fromarray, framed))
+    assert find_copies([images], [0] * 19) == []
+    assert [pair[:2] for pair in find_copies([images[[0, 0, 0]]], "aab")] == [(0, 1), (1, 2)]
+    blank = torch.full((5, 3, 20, 20), 90, dtype=torch.uint8)
+    assert find_copies([blank], [0] * 5) == []

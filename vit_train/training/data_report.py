@@ -1,0 +1,111 @@
+"""`vit-data`: the images of each split, and faults to repair before training."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import torch
+from PIL import Image
+
+from vit_train.base.log import logger
+from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
+from vit_train.base.writing import write_text
+from vit_train.data.config import FolderConfig
+from vit_train.data.copies import find_copies
+from vit_train.data.dataset import Dataset, ImageSet, make_splits
+from vit_train.data.image_files import FORMATS, is_flat, listed
+from vit_train.data.sources import load_dataset
+from vit_train.runs.settings import DataReportConfig
+
+COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
+
+
+def report_data(config: DataReportConfig) -> None:
+    """Print the numbers of images and the faults of a data set; write all faults to config.out."""
+    data = config.data
+    if isinstance(data, FolderConfig):
+        data = replace(data, on_error="skip")
+    loaded = load_dataset(data)
+    splits = make_splits(loaded, data)
+    val = splits.val if data.val == "split" else None  # otherwise, these are the test images
+    named = {"train": splits.train, "val": val, "test": splits.test}
+    parts = {split: part for split, part in named.items() if part is not None}
+    logger.info(class_counts(parts, loaded.classes))
+    if isinstance(data, FolderConfig):
+        for split, part in parts.items():
+            paths = [Path(data.root, name) for name in part.all_names]
+            logger.info(f"{split} files: {sizes(paths)}")
+    found = faults(loaded, parts)
+    for problem, rows in found.items():
+        logger.info(f"{problem}: {len(rows):,}{listed([in_words(*row) for row in rows])}")
+    table = [(problem, *row) for problem, rows in found.items() for row in rows]
+    Path(config.out).parent.mkdir(parents=True, exist_ok=True)
+    write_text(Path(config.out), csv_text([COLUMNS, *table]))
+    logger.info(f"all {counted(len(table), 'fault')} of {data.title} written to {config.out}")
+
+
+def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
+    """Format a table with the number of images of each class in each split."""
+    names = [shortened(name, CLASS_NAME) for name in classes]
+    counts = [part.labels.bincount(minlength=len(names)).tolist() for part in parts.values()]
+    rows = [("class", *parts), *zip(names, *counts, strict=True), ("all", *map(sum, counts))]
+    width = max(len(str(name)) for name, *_ in rows)
+    return "\n".join(
+        f"{name:<{width}}" + "".join(f"{number:>9}" for number in numbers)
+        for name, *numbers in rows
+    )
+
+
+def sizes(paths: Sequence[Path]) -> str:
+    """Describe the sizes of image files in pixels, before they are scaled."""
+    found = []
+    for path in paths:
+        with Image.open(path, formats=FORMATS) as image:
+            found.append(image.size)
+    found.sort(key=math.prod)
+    chosen = (found[0], found[len(found) // 2], found[-1])
+    smallest, median, largest = (f"{width}×{height}" for width, height in chosen)
+    share = mean(width != height for width, height in found)
+    return f"{smallest} to {largest} pixels, median {median}; {share:.1%} are not square"
+
+
+Row = Sequence[str]
+
+
+def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]:
+    """Return the faults by problem, each as a row of the columns after the first."""
+    images = [
+        (split, printable(str(name)), data.classes[label])
+        for split, part in parts.items()
+        for name, label in zip(part.all_names, part.labels.tolist(), strict=True)
+    ]
+    pixels, none = [part.images for part in parts.values()], ("",) * 3
+    flat = torch.cat([is_flat(part) for part in pixels]).nonzero().flatten().tolist()
+    found: dict[str, list[Row]] = {
+        "files that cannot be decoded": [
+            ("", printable(name), *none, "", printable(why)) for name, why in data.broken.items()
+        ],
+        "images with almost no contrast": [(*images[index], *none, "") for index in flat],
+    }
+    copies: dict[str, list[Row]] = {
+        "one picture with two labels": [],
+        "one picture in two splits": [],
+        "one picture twice in a split": [],
+    }
+    labels, splits, twice = copies.values()
+    for first, second, value in find_copies(pixels, [(each[0], each[2]) for each in images]):
+        one, other = images[first], images[second]
+        kind = labels if one[2] != other[2] else splits if one[0] != other[0] else twice
+        kind.append((*one, *other, f"correlation {value:.3f}"))
+    return found | copies
+
+
+def in_words(split: str, image: str, label: str, *more: str) -> str:
+    """Return a line for the terminal about the image or the two images of a row."""
+    other_split, other_image, other_label, detail = more
+    if not split:
+        return f"{image}: {detail}"
+    first = f"{image} ({split}, {label})"
+    return f"{first} and {other_image} ({other_split}, {other_label})" if other_split else first
