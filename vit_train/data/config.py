@@ -177,7 +177,8 @@ class DataConfig(Settings):
     sampler: str = setting(
         "shuffled",
         "The training images of an epoch. shuffled: each image once. balanced: the same number of "
-        "images, but drawn equally from all classes, so images of small classes repeat.",
+        "images, but drawn equally from all classes, so images of small classes repeat; an image "
+        "with tags counts for its rarest tag.",
         choices=("shuffled", "balanced"),
     )
     split_seed: int = seed_setting(
@@ -342,7 +343,10 @@ class FolderConfig(DataConfig):
 
 @dataclass
 class TableConfig(FolderConfig):
-    """Images in a CSV file with the columns path and label, and optionally split and group."""
+    """Images in a CSV file with the columns path and label, and optionally split and group.
+
+    A column tags instead of label holds any number of tags, separated by "|"; see task=tags.
+    """
 
     name: str = "table"
     file: str = setting("", "The CSV file; its column split holds train, val or test.")

@@ -2,10 +2,10 @@
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,7 +111,8 @@ def joined(first: Any, second: Any) -> Any:
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
 
-    The images may be MappedImages, which stay on disk.
+    The images may be MappedImages, which stay on disk. Images with tags have labels float32 (N,K)
+    instead: 1 for each tag that an image has, otherwise 0.
 
     `names` (N,) holds the images' file names or their numbers in the source. If `names` is None,
     the images have the numbers 0 to N − 1. `groups` (N,) holds the names of the images' groups, if
@@ -130,6 +131,22 @@ class ImageSet:
     @property
     def all_names(self) -> NDArray[Any]:
         return np.arange(len(self)) if self.names is None else self.names
+
+    @property
+    def has_tags(self) -> bool:
+        return self.labels.ndim == 2
+
+    def class_counts(self, classes: int) -> list[int]:
+        """Return the number of images of each class, or with each tag."""
+        labels = self.labels
+        counts = labels.sum(0).long() if self.has_tags else labels.bincount(minlength=classes)
+        return counts.tolist()
+
+    def label_names(self, classes: Sequence[str]) -> list[str]:
+        """Return the name of each image's class, or the names of its tags, separated by "|"."""
+        if not self.has_tags:
+            return [classes[label] for label in self.labels.tolist()]
+        return ["|".join(compress(classes, row)) for row in self.labels.tolist()]
 
     def with_others(self, others: "ImageSet") -> "ImageSet":
         """Return a set of these images followed by `others`, without masks.
@@ -353,7 +370,7 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
             f"{len(first)}: set a smaller data.cv_folds"
         )
     shuffled = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
-    by_class = shuffled[images.labels[first[shuffled]].argsort(stable=True)]
+    by_class = shuffled[strata(images.labels[first])[shuffled].argsort(stable=True)]
     dealt = by_class[torch.arange(len(first)) % folds == fold]
     return images.divided(torch.isin(unit, dealt))
 
@@ -410,14 +427,26 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return spread(labels, seed)[:count].sort().values
 
 
+def strata(labels: Tensor) -> Tensor:
+    """Return the number of each image's stratum (N,): its class or, for tags (N,K), its rarest tag.
+
+    All images without tags are in one stratum.
+    """
+    if labels.ndim == 1:
+        return labels
+    counts = torch.where(labels > 0, labels.sum(0), torch.inf)
+    return counts.argmin(1).where(labels.any(1), labels.shape[1])
+
+
 def spread(labels: Tensor, seed: int, leave_one: bool = False) -> Tensor:
     """Return the images' indices (N,) in an order whose every beginning is a stratified sample.
 
-    The images of each class are shuffled and get evenly spaced positions in 0…1, from a random
-    offset, by which all images are ordered. So each class is sampled in proportion to its size.
-    Classes of equal size differ by at most one sampled image. With many small classes, a large
-    class can be off by several images. With `leave_one`, one image of each class comes last.
+    The images of each class (see `strata`) are shuffled and get evenly spaced positions in 0…1,
+    from a random offset, by which all images are ordered. So each class is sampled in proportion to
+    its size. Classes of equal size differ by at most one sampled image. With many small classes, a
+    large class can be off by several images. With `leave_one`, one image of each class comes last.
     """
+    labels = strata(labels)
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique():

@@ -112,7 +112,7 @@ def image_set(
         raise ValueError(
             f"{tree.root} has no images: put them into {tree.root / 'CLASS'}/, one folder per class"
         )
-    files, paths = tree.files, [path for path, _ in tree.files]
+    paths, labels = [path for path, _ in tree.files], label_tensor(tree, classes)
     groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
     images, broken, lost = decode_all(paths, config)
     if config.cache:
@@ -128,13 +128,22 @@ def image_set(
         logger.warning(report)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
         kept = [index for index in range(len(paths)) if index not in broken]
-        files, lost = [files[index] for index in kept], lost[kept]
+        paths, lost, labels = [paths[index] for index in kept], lost[kept], labels[kept]
         images = select(images, torch.tensor(kept))
         groups = None if groups is None else groups[kept]
     doubts = Doubts()
-    doubts.note([path for path, _ in files], images, lost.tolist())
+    doubts.note(paths, images, lost.tolist())
     doubts.warn()
-    label_of = {name: label for label, name in enumerate(classes)}
-    names = np.array([name_of(path, config) for path, _ in files], dtype=object)
-    labels = torch.tensor([label_of[label] for _, label in files])
+    names = np.array([name_of(path, config) for path in paths], dtype=object)
     return ImageSet(images, labels, names=names, groups=groups)
+
+
+def label_tensor(tree: Tree, classes: Sequence[str]) -> Tensor:
+    """Return the labels of a tree's files: int64 (N,) or, for tags, float32 (N,K); see ImageSet."""
+    label_of = {name: label for label, name in enumerate(classes)}
+    if not tree.has_tags:
+        return torch.tensor([label_of[label] for _, label in tree.files])
+    labels = torch.zeros(len(tree.files), len(classes))
+    for row, tags in zip(labels, tree.labels, strict=True):
+        row[[label_of[tag] for tag in tags]] = 1
+    return labels

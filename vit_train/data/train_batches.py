@@ -23,7 +23,7 @@ from vit_train.data.augment.regions import (
 )
 from vit_train.data.batches import Batch, DrawnBatches, Draws, Normalize
 from vit_train.data.config import AugmentConfig
-from vit_train.data.dataset import ImageSet
+from vit_train.data.dataset import ImageSet, strata
 
 
 def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:
@@ -54,7 +54,8 @@ ORDERS = {"shuffled": shuffled, "balanced": balanced}
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    A batch holds images (B,C,S,S) float32, and labels (B,) or, with Mixup or CutMix, targets (B,K).
+    A batch holds images (B,C,S,S) float32, and labels (B,) or, with Mixup, CutMix or tags, targets
+    (B,K).
     With several processes, process `rank` of `ranks` makes only its share of each batch. An
     incomplete last batch is dropped; other epochs will include its images. A set smaller than
     `batch_size` makes a single, smaller batch. `sampler` names one of ORDERS.
@@ -74,7 +75,7 @@ class TrainBatches(DrawnBatches):
         sampler: str = "shuffled",
     ) -> None:
         super().__init__(device, min(batch_size, len(data)), seed, rank, ranks)
-        self.order = partial(ORDERS[sampler], data.labels.cpu())
+        self.order = partial(ORDERS[sampler], strata(data.labels.cpu()))
         self.labels = data.labels.to(device)
         self.normalize = normalize
         self.augment, self.size = augment, data.images.shape[-1]

@@ -7,6 +7,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,8 @@ PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", 
 class Tree:
     """The files of one split: its classes, image files with their classes, and other files.
 
-    `groups` are the groups of the image files, if there are any.
+    With `has_tags`, the class of a file is its tags, separated by "|". `groups` are the groups of
+    the image files, if there are any.
     """
 
     root: Path
@@ -41,6 +43,16 @@ class Tree:
     files: list[tuple[Path, str]]
     other_files: list[Path] = field(default_factory=list)
     groups: list[str] | None = None
+    has_tags: bool = False
+
+    @property
+    def labels(self) -> list[list[str]]:
+        """Return the class or the tags of each file."""
+        if not self.has_tags:
+            return [[label] for _, label in self.files]
+        return [
+            [tag for part in label.split("|") if (tag := part.strip())] for _, label in self.files
+        ]
 
     def subset(self, numbers: Sequence[int]) -> "Tree":
         """Return the tree with only some of its image files, given by their numbers."""
@@ -117,14 +129,16 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
     trees: dict[str, Tree] = {}
     for number, row in table_rows(config):
         part = PARTS.get(row.get("split") or "train")
-        if part is None or not row["path"] or not row["label"]:
+        tags, label = row.get("tags"), row.get("label")
+        if part is None or not row["path"] or (tags is None and not label):
             raise ValueError(
                 f"{config.file}, line {number}: each row needs a path, a label and, if there is a "
                 f"column split, one of: {', '.join(PARTS)}"
             )
-        grouped = config.group_by in row
-        tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], [] if grouped else None))
-        tree.files.append((Path(config.root, row["path"]), printable(row["label"])))
+        groups: list[str] | None = [] if config.group_by in row else None
+        new = Tree(Path(config.file), [], [], [], groups, has_tags=tags is not None)
+        tree = trees.setdefault(part, new)
+        tree.files.append((Path(config.root, row["path"]), printable(tags or label or "")))
         if tree.groups is not None:
             tree.groups.append(row[str(config.group_by)])
     if "test" not in trees and "val" in trees:
@@ -142,11 +156,12 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
             file.seek(0)
             # Spreadsheets of many countries separate cells by semicolons.
             rows = csv.DictReader(file, delimiter=max(",;\t", key=header.count), restval="")
-            for column in ("path", "label"):
-                if column not in (rows.fieldnames or ()):
+            names = rows.fieldnames or ()
+            for column in ("path", "tags" if "tags" in names else "label"):
+                if column not in names:
                     raise ValueError(
                         f"{config.file} has no column {column}: the first line must name the "
-                        "columns path and label and, optionally, split and group"
+                        "columns path and label (or tags) and, optionally, split and group"
                     )
             for row in rows:
                 yield rows.line_num, row
@@ -224,7 +239,9 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
     the test or validation images include other classes.
     """
     tree = trees["train"]
-    names = sorted({name for _, name in tree.files})
+    names = sorted(set(chain(*tree.labels)))
+    if tree.has_tags and not names:
+        raise ValueError(f"{tree.root} names no tag of a training image in its column tags")
     if not names:
         raise ValueError(
             f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
@@ -242,9 +259,9 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
 
     The message says that `owner`, the model or the training folder, does not have these classes.
     """
-    unknown = sorted({name for _, name in tree.files} - set(classes))
+    unknown = sorted(set(chain(*tree.labels)) - set(classes))
     if unknown:
         raise ValueError(
-            f"{tree.root} has classes that {owner} does not have: "
+            f"{tree.root} has {'tags' if tree.has_tags else 'classes'} that {owner} does not have: "
             f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
         )

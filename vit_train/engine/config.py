@@ -133,10 +133,11 @@ class CheckpointConfig(Settings):
     metric: str = setting(
         "auto",
         "The validation metric that selects the best epoch: acc (accuracy), balanced_acc "
-        "(mean of the classes' accuracies) or loss. auto: loss for tasks without labels; "
+        "(mean of the classes' accuracies), map (mean average precision, for task=tags) or loss. "
+        "auto: loss for tasks without labels; map for task=tags; "
         "balanced_acc if one class has at least three times as many images as another, or with "
         "task.class_weights or data.sampler=balanced; otherwise acc.",
-        choices=("auto", "acc", "balanced_acc", "loss"),
+        choices=("auto", "acc", "balanced_acc", "map", "loss"),
     )
     every_steps: int | None = setting(
         None,

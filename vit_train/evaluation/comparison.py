@@ -240,8 +240,8 @@ def differences(
 
 def require_comparable(metas: Sequence[Meta]) -> None:
     """Raise ValueError unless all models are classifiers with the same classes."""
-    if not all(meta.task.needs_labels for meta in metas):
-        raise ValueError("ckpt=[A,B] compares only classifiers")
+    if not all(meta.task.one_class for meta in metas):
+        raise ValueError("ckpt=[A,B] compares only classifiers (one class per image)")
     for meta in metas[1:]:
         if meta.classes != metas[0].classes:
             raise ValueError(

@@ -78,7 +78,7 @@ def held_out(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, 
     parts, found = [], []
     for run in runs:
         path, own = run.meta.path, run.meta.config
-        if not run.meta.task.needs_labels or own.data.val != "split":
+        if not run.meta.task.one_class or own.data.val != "split":
             raise ValueError(f"{path} is not a classifier with validation images of its own")
         if run.meta.fingerprint != data.fingerprint:
             raise ValueError(

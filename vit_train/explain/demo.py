@@ -85,6 +85,8 @@ def require_computed(trained: Trained) -> VisionTransformer:
     for name, values in COMPUTED.items():
         if (value := getattr(model.config, name)) not in values:
             raise ValueError(f"html= does not support model.{name}={value}")
+    if not trained.meta.task.one_class:
+        raise ValueError("html= does not support task=tags")
     if trained.meta.fit == "pad":
         raise ValueError("html= does not support data.fit=pad")
     if model.grid**2 > MOST_PATCHES:

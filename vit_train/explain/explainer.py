@@ -242,9 +242,9 @@ class Explainer:
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
-    """Return a title for each image with its true class; return [] for tasks without labels."""
-    labels = images.labels.tolist() if meta.task.needs_labels else []
-    return [f"true: {meta.classes[label]}" for label in labels]
+    """Return a title for each image with its true labels; return [] for tasks without labels."""
+    names = images.label_names(meta.classes) if meta.task.needs_labels else []
+    return [f"true: {name or 'no tag'}" for name in names]
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:

@@ -155,7 +155,7 @@ def draw_runs(
         return
     epochs = min(map(len, runs))
     seen = [row["images_seen"] / 1000 for row in runs[0][:epochs]]
-    scale = 100 if column.endswith("acc") else 1
+    scale = 100 if column.endswith(("acc", "map")) else 1
     values = scale * np.array([[row[column] for row in rows[:epochs]] for rows in runs])  # (R,E)
     marker = "." if epochs < 3 else None  # a single epoch gives no line
     axes.plot(seen, values.mean(0), color=color, marker=marker, **style)
@@ -178,7 +178,7 @@ def curves(
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)
-        label = {"acc": "accuracy, %"}.get(measure, measure)
+        label = {"acc": "accuracy, %", "map": "mAP, %"}.get(measure, measure)
         axes.set(xlabel="images seen, thousands", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(8))
         axes.xaxis.set_major_formatter("{x:,g}")

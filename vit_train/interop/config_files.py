@@ -190,6 +190,7 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "num_channels": channels,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        "problem_type": about.get("problem_type"),
         "id2label": {str(number): name for number, name in enumerate(about["classes"])},
         "label2id": {name: number for number, name in enumerate(about["classes"])},
         "torch_dtype": "float32",

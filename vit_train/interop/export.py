@@ -82,7 +82,7 @@ def image_sets(
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator), None
     try:
         (images, *_), _ = evaluated_images(config.data, "test", model.meta)
-        yield "test images", images.images[:], images.labels
+        yield "test images", images.images[:], None if images.has_tags else images.labels
     except (ValueError, OSError) as error:
         logger.info(f"not checked on test images: {reason(error)}")
 

@@ -59,6 +59,12 @@ class Deployed:
     divisor: float = 1.0
 
     @property
+    def problem_type(self) -> str:
+        """Return Hugging Face's name for the task: a softmax, or a sigmoid of each logit."""
+        kind = "single" if self.meta.task.one_class else "multi"
+        return f"{kind}_label_classification"
+
+    @property
     def about(self) -> dict[str, Any]:
         """Return the metadata to export: settings, classes, preprocessing and provenance.
 
@@ -71,6 +77,7 @@ class Deployed:
             "mean": list(meta.statistics.mean),
             "std": list(meta.statistics.std),
             "temperature": meta.temperature,
+            "problem_type": self.problem_type,
             "fit": meta.fit,
             "preprocessing": f"RGB; {MADE_SQUARE[meta.fit].format(meta.image_shape[1])} pixels "
             "(bilinear, antialiased); then / 255, − mean, / std for each channel",
@@ -105,6 +112,8 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
     fused.load_state_dict(trained.model.state_dict())
     if not calibrated:
         return Deployed(trained.model, fused.eval(), meta, normalize)
+    if not meta.task.one_class:
+        raise ValueError("calibrated=true is not for task=tags, which has no temperature")
     if meta.temperature is None:
         raise ValueError(
             "calibrated=true needs a temperature, which vit-eval finds on the run's validation "

@@ -12,7 +12,7 @@ from vit_train.figures.charts import save
 from vit_train.results.differences import find_baseline
 from vit_train.results.plots import by_training_images, plots, searched
 from vit_train.results.summaries import Group, group_runs, read_summaries
-from vit_train.results.table import ACCURACY, common_measure, run_rows, short_table, table
+from vit_train.results.table import LOSS, common_measure, run_rows, short_table, table
 
 PLOTS = ("results.png", "images.png", "curves.png", "settings.png")
 
@@ -51,7 +51,7 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
         measure = common_measure(groups)
         groups.sort(
             key=lambda group: mean(group.values("best_val", measure.name) or [0]),
-            reverse=measure is ACCURACY,
+            reverse=measure is not LOSS,
         )
     first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
     out = out or folder_beside(paths)

@@ -5,7 +5,7 @@ from typing import Any
 
 from vit_train.figures.charts import Figure, Row, Series, curves, dots, lines, scatters
 from vit_train.results.summaries import Group, short_name, validated_on
-from vit_train.results.table import ACCURACY, Measure, common_measure, interval
+from vit_train.results.table import Measure, common_measure, interval
 
 
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
@@ -28,7 +28,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     if all(run["curve"] for run in runs):
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
         figures["curves.png"] = curves(
-            histories, ("loss", "acc") if measure is ACCURACY else ("loss",), validated_on(runs)
+            histories, tuple(dict.fromkeys(("loss", measure.name))), validated_on(runs)
         )
     if keys := searched(groups):
         panels = {

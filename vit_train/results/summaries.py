@@ -55,9 +55,9 @@ class Group:
         return f"{', '.join(map(str, present))} of {total[0]}" if present else ""
 
     def last_epochs(self, column: str) -> list[float]:
-        """Return the column's last value in each run's metrics.csv; [] if any file is missing."""
-        curves = [run.get("curve") for run in self.runs]
-        return [curve[-1][column] for curve in curves if curve] if all(curves) else []
+        """Return the column's last value in each run's metrics.csv; [] if any run lacks it."""
+        rows = [(run.get("curve") or [{}])[-1] for run in self.runs]
+        return [row[column] for row in rows] if all(column in row for row in rows) else []
 
     @property
     def title(self) -> str:

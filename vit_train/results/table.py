@@ -46,17 +46,27 @@ class Measure:
 ACCURACY = Measure(
     "acc", "accuracy, %", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2
 )
+MAP = Measure(
+    "map", "mAP, %", "test mAP of the final weights, %", "{} mean average precision, {} (%)", 100, 2
+)
 LOSS = Measure("loss", "loss", "test loss of the final weights", "{} loss, {}", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
-    """Return ACCURACY if all runs are classifiers, LOSS if none is; otherwise, raise ValueError."""
-    classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
-    if len(classify) > 1:
+    """Return ACCURACY for classifiers, MAP for task=tags and LOSS for others.
+
+    Raise ValueError if the runs have different measures.
+    """
+    first, *others = {
+        next(each for each in (ACCURACY, MAP, LOSS) if each.name in run["test"]["final"])
+        for group in groups
+        for run in group.runs
+    }
+    if others:
         raise ValueError(
             "only some of these runs are classifiers: compare classifiers and others separately"
         )
-    return ACCURACY if classify == {True} else LOSS
+    return first
 
 
 def interval(group: Group) -> tuple[float, float] | None:

@@ -33,6 +33,7 @@ from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin
 from vit_train.runs.settings import EvalDataConfig
 from vit_train.runs.trained import Meta
+from vit_train.tasks.task import require_labels
 
 
 class EvalImages(NamedTuple):
@@ -59,6 +60,7 @@ def evaluated_images(
         found = folder_images(replace(config, image_size=own_size), given, split, meta)
         if own_size != config.image_size:
             found = EvalImages(reread(found.images, config), caveat=found.caveat)
+    require_labels(meta.task, found.images)
     if found.caveat:
         logger.warning(found.caveat)
     return found, config

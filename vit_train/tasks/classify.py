@@ -1,13 +1,14 @@
 """Classification, learned from labels and, for distillation, also from a teacher."""
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
-from vit_train.engine.metrics import Classification, Predictions
+from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.objective import Forward
 from vit_train.model.build import build
 from vit_train.model.config import ModelConfig, ViTConfig, require_vit
@@ -23,6 +24,8 @@ class Classify(Task):
 
     measures = ("loss", "acc")
     needs_labels = True
+    one_class = True
+    selecting: ClassVar[tuple[str, ...]] = ("loss", "acc", "balanced_acc")
     best_by = "acc"
 
     def __init__(
@@ -32,7 +35,7 @@ class Classify(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
-        if num_classes < 2:
+        if num_classes < 2 and self.one_class:
             raise ValueError(
                 f"task=classify needs at least two classes, but the images have {num_classes}: put "
                 "the images of each class into a separate folder, or set task=reconstruct"
@@ -44,7 +47,8 @@ class Classify(Task):
                 f"task.class_weights must have {num_classes} numbers, not "
                 f"{len(self.given_weights)}: one per class, in alphabetical order for data=folder"
             )
-        self.weighs = self.given_weights is not None
+        # For tags, weights multiply parts of an image's loss; images have no weights.
+        self.weighs = self.given_weights is not None and self.one_class
         self.weights: Tensor | None = None  # (K,)
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
@@ -57,9 +61,13 @@ class Classify(Task):
 
     def prepare(self, labels: Tensor) -> None:
         if self.given_weights == "auto":
-            self.weights = balanced_weights(labels, self.num_classes)
-        elif self.weighs:
+            self.weights = self.balanced_weights(labels)
+        elif self.given_weights is not None:
             self.weights = torch.tensor(self.given_weights, device=labels.device).float()
+
+    def balanced_weights(self, labels: Tensor) -> Tensor:
+        """Return the weights (K,) for task.class_weights=auto from the training labels."""
+        return balanced_weights(labels, self.num_classes)
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)
@@ -85,7 +93,7 @@ class Classify(Task):
         logits = model(images).float()
         return torch.cat((targets.unsqueeze(1).to(logits.dtype), logits), dim=1)
 
-    def evaluation(self, sample_outputs: Tensor) -> Classification:
+    def evaluation(self, sample_outputs: Tensor) -> Evaluation:
         labels, logits = sample_outputs[:, 0].long(), sample_outputs[:, 1:]
         return Classification.of(Predictions(labels.numpy(), logits.numpy()), self.best_by)
 

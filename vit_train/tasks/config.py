@@ -57,6 +57,25 @@ class ClassifyConfig(LabelsConfig):
 
 
 @dataclass
+class TagsConfig(ClassifyConfig):
+    """Settings of multi-label classification: an image has any number of tags."""
+
+    name: str = "tags"
+    label_smoothing: float = setting(
+        0.0,
+        "The targets of 0 and 1 become half of this, and 1 minus half of this.",
+        at_least=0,
+        below=1,
+    )
+    class_weights: Any = setting(
+        None,
+        "A weight for each tag, by which the loss of the images that have the tag is multiplied: "
+        "auto (the number of training images without the tag, divided by the number with it), or "
+        "a list with one number per tag.",
+    )
+
+
+@dataclass
 class DistillConfig(LabelsConfig):
     """Settings of classification, learned from labels and a trained classifier, the teacher."""
 
@@ -124,6 +143,7 @@ class AutoregressConfig(DecodeConfig):
 
 TASK_CONFIGS: dict[str, type[TaskConfig]] = {
     "classify": ClassifyConfig,
+    "tags": TagsConfig,
     "distill": DistillConfig,
     "reconstruct": ReconstructConfig,
     "autoregress": AutoregressConfig,

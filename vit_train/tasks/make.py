@@ -10,13 +10,16 @@ from vit_train.tasks.config import (
     ClassifyConfig,
     DistillConfig,
     ReconstructConfig,
+    TagsConfig,
     TaskConfig,
 )
 from vit_train.tasks.pixels import Autoregress, Reconstruct
+from vit_train.tasks.tags import Tags
 from vit_train.tasks.task import Task
 
 TASKS: dict[type, Callable[..., Task]] = {
     ClassifyConfig: Classify,
+    TagsConfig: Tags,
     DistillConfig: Distill,
     ReconstructConfig: Reconstruct,
     AutoregressConfig: Autoregress,

@@ -6,6 +6,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, DrawnBatches, EvalBatches
+from vit_train.data.dataset import ImageSet
 from vit_train.engine.objective import Objective, TrainLoader
 
 
@@ -18,7 +19,10 @@ class Task(Objective, Protocol):
 
     # True if the task cannot use images without labels.
     needs_labels: ClassVar[bool] = False
-    # The metric that selects the best epoch.
+    # True if each image has exactly one class.
+    one_class: ClassVar[bool] = False
+    # The metrics that can select the best epoch, and the one that does.
+    selecting: ClassVar[tuple[str, ...]] = ("loss",)
     best_by: str = "loss"
     # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
@@ -47,3 +51,14 @@ class Task(Objective, Protocol):
         are drawn over the images of the first column.
         """
         return []
+
+
+def require_labels(task: Task, images: ImageSet) -> None:
+    """Raise ValueError if the task needs classes and the images have tags, or the reverse."""
+    if task.needs_labels and task.one_class == images.has_tags:
+        raise ValueError(
+            "these images have tags, not one class each: this needs task=tags"
+            if images.has_tags
+            else "task=tags needs images with tags: data=table with a CSV file that has a column "
+            "tags (data.file=FILE)"
+        )

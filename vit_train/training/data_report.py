@@ -49,8 +49,12 @@ def report_data(config: DataReportConfig) -> None:
 def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
     """Format a table with the number of images of each class in each split."""
     names = [shortened(name, CLASS_NAME) for name in classes]
-    counts = [part.labels.bincount(minlength=len(names)).tolist() for part in parts.values()]
-    rows = [("class", *parts), *zip(names, *counts, strict=True), ("all", *map(sum, counts))]
+    counts = [part.class_counts(len(names)) for part in parts.values()]
+    rows = [
+        ("class", *parts),
+        *zip(names, *counts, strict=True),
+        ("all", *map(len, parts.values())),
+    ]
     width = max(len(str(name)) for name, *_ in rows)
     return "\n".join(
         f"{name:<{width}}" + "".join(f"{number:>9}" for number in numbers)
@@ -77,9 +81,9 @@ Row = Sequence[str]
 def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]:
     """Return the faults by problem, each as a row of the columns after the first."""
     images = [
-        (split, printable(str(name)), data.classes[label])
+        (split, printable(str(name)), label)
         for split, part in parts.items()
-        for name, label in zip(part.all_names, part.labels.tolist(), strict=True)
+        for name, label in zip(part.all_names, part.label_names(data.classes), strict=True)
     ]
     pixels, none = [part.images for part in parts.values()], ("",) * 3
     flat = torch.cat([is_flat(part) for part in pixels]).nonzero().flatten().tolist()

@@ -48,7 +48,7 @@ from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import statistics_of
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.make import make_task
-from vit_train.tasks.task import Task
+from vit_train.tasks.task import Task, require_labels
 from vit_train.training.first_model import (
     fine_tuned,
     first_model,
@@ -100,11 +100,12 @@ class Setup:
 
     def image_rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield the rows of a table of all images: their names, classes and splits."""
-        yield "path", "label", "split"
+        yield "path", "tags" if self.train_set.has_tags else "label", "split"
         for split in ("train", "val", "test"):
             part = getattr(self.splits, split)
-            for name, label in zip(part.all_names, part.labels, strict=True) if part else ():
-                yield name, self.data.classes[label], split
+            labels = part.label_names(self.data.classes) if part else ()
+            for name, label in zip(part.all_names if part else (), labels, strict=True):
+                yield name, label, split
 
     @cached_property
     def flops(self) -> Flops | None:
@@ -164,6 +165,7 @@ def set_up(
     data = load_images(config)
     config = replace(config, data=replace(config.data, **data.settings))
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
+    require_labels(task, data.train)
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
     if processes.rank:  # on a GPU, each process draws its own dropout
@@ -264,11 +266,6 @@ def agreed_precision(
     return pick_precision(processes.broadcast(name), device, model)
 
 
-def class_counts(images: ImageSet, data: Source) -> list[int]:
-    """Return the number of images of each class."""
-    return images.labels.bincount(minlength=len(data.classes)).tolist()
-
-
 def balances(config: TrainConfig, task: Task) -> bool:
     """Return True if data.sampler or task.class_weights balances uneven classes."""
     return config.data.sampler == "balanced" or task.weighs
@@ -278,19 +275,19 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
     """Return the name of the validation metric that selects the best epoch.
 
     With checkpoint.metric=auto, the metric depends on the task and on whether the classes of the
-    training `images` are uneven. Raise ValueError if the metric needs labels and the task has none.
+    training `images` are uneven. Raise ValueError if the task does not measure the metric.
     """
     metric = config.checkpoint.metric
-    if metric not in ("auto", "loss") and not task.needs_labels:
+    if metric not in ("auto", *task.selecting):
         raise ValueError(
-            f"checkpoint.metric={metric} needs labels, but task={config.task.name} has none: "
-            "set checkpoint.metric=loss"
+            f"checkpoint.metric={metric} is not a metric of task={config.task.name}: set "
+            f"checkpoint.metric={' or checkpoint.metric='.join(task.selecting)}"
         )
     if metric != "auto":
         return metric
-    if not task.needs_labels:
-        return "loss"
-    uneven = balances(config, task) or is_uneven(class_counts(images, data))
+    if not task.one_class:
+        return task.best_by
+    uneven = balances(config, task) or is_uneven(images.class_counts(len(data.classes)))
     return "balanced_acc" if uneven else "acc"
 
 

@@ -24,7 +24,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
     """
     assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
-    if not meta.task.needs_labels:
+    if not meta.task.one_class:
         problem = f"a model trained with task={meta.config.task.name} does not classify images"
     elif meta.classes != list(data.classes):
         problem = (

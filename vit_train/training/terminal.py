@@ -20,12 +20,12 @@ from vit_train.model.build import parameter_breakdown
 from vit_train.model.config import ViTConfig
 from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
-from vit_train.training.setup import Setup, balances, class_counts
+from vit_train.training.setup import Setup, balances
 
 # The width of lines, and of the labels at their start.
 WIDTH, MARGIN = 80, 8
 # The measures in an epoch's line, with their formats.
-FORMATS = {"loss": ".4f", "acc": ".2%"}
+FORMATS = {"loss": ".4f", "acc": ".2%", "tag_acc": ".2%", "map": ".2%"}
 
 
 class Terminal(Callback):
@@ -92,7 +92,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
     lines = {
         "data": f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
         f"validation, {counted(sizes['test'], 'test image')}, {size}×{size}, "
-        f"{counted(len(classes), 'class')}",
+        f"{counted(len(classes), 'tag' if setup.train_set.has_tags else 'class')}",
         "model": f"{parameter_breakdown(setup.model)}{cost}",
         "work": work_line(setup),
         "teacher": setup.teacher.get("checkpoint", ""),
@@ -141,11 +141,11 @@ def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
 def warn_of_uneven_classes(setup: Setup) -> None:
     """Warn if the classes are uneven, and name the settings that balance the classes.
 
-    Do nothing if one of these settings is in use, or if the task needs no labels.
+    Do nothing if one of these settings is in use, or if images need not have one class each.
     """
-    if balances(setup.config, setup.task) or not setup.task.needs_labels:
+    if balances(setup.config, setup.task) or not setup.task.one_class:
         return
-    classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)
+    classes, counts = setup.data.classes, setup.train_set.class_counts(len(setup.data.classes))
     most, fewest = max(counts), min(counts)
     weights = isinstance(setup.config.task, ClassifyConfig)
     if is_uneven(counts):

@@ -230,6 +230,11 @@ class Mixer:
         return torch.lerp(others, images, weight), targets
 
     def certain(self, labels: Tensor) -> Tensor:
-        """Return labels (B,) as one-hot targets (B,K); −1 (no label) becomes a row of zeros."""
+        """Return labels (B,) as one-hot targets (B,K); −1 (no label) becomes a row of zeros.
+
+        Tags (B,K) are targets already.
+        """
+        if labels.ndim == 2:
+            return labels
         classes = torch.arange(self.num_classes, device=labels.device)
         return (labels.unsqueeze(1) == classes).float()

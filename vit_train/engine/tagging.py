@@ -1,0 +1,165 @@
+"""Predictions of several labels per image, the tags, and their metrics."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vit_train.engine.metrics import Evaluation, Floats, Integers
+
+Booleans = NDArray[np.bool_]
+# The threshold of a tag's probability, if none is chosen on validation images.
+THRESHOLD = 0.5
+# The numbers of bootstrap samples for an interval of mAP, and of an F1.
+MAP_SAMPLES, F1_SAMPLES = 200, 2000
+
+
+@dataclass(frozen=True)
+class TagPredictions:
+    """Predictions for N images and K tags, with the true tags."""
+
+    truth: Booleans  # (N,K)
+    logits: Floats  # (N,K)
+
+    @cached_property
+    def probabilities(self) -> Floats:
+        """Return the sigmoid of the logits, (N,K)."""
+        return 0.5 * (1 + np.tanh(0.5 * self.logits))
+
+    @property
+    def loss(self) -> float:
+        """Return the mean binary cross-entropy over all images and tags."""
+        return float((np.logaddexp(0, self.logits) - self.truth * self.logits).mean())
+
+    def subset(self, index: Integers) -> "TagPredictions":
+        return TagPredictions(self.truth[index], self.logits[index])
+
+    @cached_property
+    def average_precisions(self) -> Floats:
+        """Return the average precision of each tag, (K,); NaN for a tag that no image has."""
+        pairs = zip(self.truth.T, self.logits.T, strict=True)
+        return np.array([average_precision(*each) if each[0].any() else np.nan for each in pairs])
+
+    @property
+    def mean_average_precision(self) -> float:
+        """Return the mean over the tags that occur, mAP; 0 if none does."""
+        found = self.average_precisions
+        return float(found[~np.isnan(found)].mean()) if self.truth.any() else 0.0
+
+    @property
+    def map_interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of mAP: percentiles over bootstrap samples of the images."""
+        rng, count = np.random.default_rng(0), len(self.truth)
+        samples = [
+            self.subset(rng.integers(count, size=count)).mean_average_precision
+            for _ in range(MAP_SAMPLES)
+        ]
+        low, high = np.quantile(samples, (0.025, 0.975)).tolist()
+        return low, high
+
+    def counts(self, thresholds: Floats) -> Integers:
+        """Count each tag's true positives, false positives and false negatives: (K,3).
+
+        A tag is predicted if its probability reaches its threshold, one of `thresholds` (K,).
+        """
+        predicted = self.probabilities >= thresholds
+        parts = predicted & self.truth, predicted & ~self.truth, ~predicted & self.truth
+        return np.stack([part.sum(axis=0) for part in parts], axis=1)
+
+    def f1_intervals(self, thresholds: Floats) -> Floats:
+        """Return the 95 % interval of each tag's F1, (K,2), by bootstrap over the images.
+
+        In a bootstrap sample, the numbers of one tag have a multinomial distribution.
+        """
+        rng, total = np.random.default_rng(0), len(self.truth)
+        ends = []
+        for counts in self.counts(thresholds):
+            shares = np.append(counts, total - counts.sum()) / total
+            samples = rng.multinomial(total, shares, size=F1_SAMPLES)[:, :3]
+            ends.append(np.quantile(f1(samples), (0.025, 0.975)))
+        return np.stack(ends)
+
+    @property
+    def best_thresholds(self) -> Floats:
+        """Return the threshold of each tag with the highest F1 on these images, (K,).
+
+        Of equal thresholds, take the highest. A tag that no image has gets THRESHOLD.
+        """
+        pairs = zip(self.truth.T, self.probabilities.T, strict=True)
+        return np.array([best_threshold(*each) if each[0].any() else THRESHOLD for each in pairs])
+
+
+def ranked(truth: Booleans, scores: Floats) -> tuple[Floats, Integers, Integers]:
+    """Return each distinct score, highest first, with two counts of the images that reach it.
+
+    The counts are of those with the tag, and of all.
+    """
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    return scores[order][last], truth[order].cumsum()[last], last + 1
+
+
+def average_precision(truth: Booleans, scores: Floats) -> float:
+    """Return the area under the steps of precision over recall, as scikit-learn does.
+
+    `truth` (N,) is not all false. Images of equal `scores` (N,) have no order.
+    """
+    _, hits, taken = ranked(truth, scores)
+    return float((np.diff(hits, prepend=0) * hits / taken).sum() / hits[-1])
+
+
+def best_threshold(truth: Booleans, scores: Floats) -> float:
+    values, hits, taken = ranked(truth, scores)
+    return float(values[np.argmax(2 * hits / (taken + hits[-1]))])
+
+
+def f1(counts: Integers) -> Floats:
+    """Return F1 from counts (…,3) of true positives, false positives and false negatives.
+
+    0/0 counts as 0.
+    """
+    right, wrong = 2 * counts[..., 0], counts[..., 1] + counts[..., 2]
+    return right / np.maximum(1, right + wrong)
+
+
+@dataclass(frozen=True)
+class Tagging(Evaluation):
+    """Results of predicting tags; F1 and accuracy are at a threshold of THRESHOLD.
+
+    `macro_f1` is the mean over the tags that occur or are predicted. `micro_f1` counts all tags
+    together. `tag_acc` is the share of all decisions, one per image and tag, that are correct.
+    """
+
+    map: float
+    micro_f1: float
+    macro_f1: float
+    tag_acc: float
+    per_tag_count: list[int]
+    predictions: TagPredictions = field(repr=False, compare=False)
+    best_by: str = field(default="map", kw_only=True)
+
+    scalars: ClassVar[tuple[str, ...]] = ("loss", "map", "micro_f1", "macro_f1", "tag_acc")
+
+    @classmethod
+    def of(cls, predictions: TagPredictions, best_by: str = "map") -> "Tagging":
+        """Compute the results from the predictions for a whole split."""
+        counts = predictions.counts(np.full(predictions.truth.shape[1], THRESHOLD))
+        return cls(
+            count=len(predictions.truth),
+            loss=predictions.loss,
+            map=predictions.mean_average_precision,
+            **average_f1(counts),
+            tag_acc=1 - float(counts[:, 1:].sum()) / predictions.truth.size,
+            per_tag_count=predictions.truth.sum(axis=0).tolist(),
+            predictions=predictions,
+            best_by=best_by,
+        )
+
+
+def average_f1(counts: Integers) -> dict[str, float]:
+    """Return micro and macro F1 from each tag's counts (K,3)."""
+    present = counts.sum(axis=1) > 0
+    macro = float(f1(counts)[present].mean()) if present.any() else 0.0
+    return {"micro_f1": float(f1(counts.sum(axis=0))), "macro_f1": macro}

@@ -1,0 +1,55 @@
+"""Multi-label classification: an image has any number of tags, each predicted by itself."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_train.engine.objective import Forward
+from vit_train.engine.tagging import Tagging, TagPredictions
+from vit_train.tasks.classify import Classify
+
+
+class Tags(Classify):
+    """Binary cross-entropy for each tag; an image's loss is the mean over all tags.
+
+    Targets are (B,K): 1 for each tag that an image has, otherwise 0; Mixup and CutMix mix them.
+    """
+
+    measures = ("loss", "tag_acc")
+    one_class = False
+    selecting = ("loss", "map")
+    best_by = "map"
+
+    def balanced_weights(self, labels: Tensor) -> Tensor:
+        """Return the number of images without each tag, divided by the number with it.
+
+        A tag that all images have, or none, has weight 1.
+        """
+        having = labels.sum(0)
+        weights = (len(labels) - having) / having
+        return weights.where((having > 0) & (having < len(labels)), 1.0)
+
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed loss and the sum of the images' shares of tags predicted correctly.
+
+        A tag is predicted if its probability is above 0.5. A mixed target counts as a fraction.
+        """
+        logits = model(images).float()
+        right = torch.where(logits.detach() > 0, targets, 1 - targets).mean(1).sum()
+        return torch.stack((self.loss_sum(logits, targets, images), right))
+
+    def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
+        """Return the loss summed over a batch, for logits and targets (B,K)."""
+        smooth = targets.lerp(torch.full_like(targets, 0.5), self.config.label_smoothing)
+        losses = F.binary_cross_entropy_with_logits(
+            logits, smooth, pos_weight=self.weights, reduction="none"
+        )
+        return losses.mean(1).sum()
+
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return each image's tags and logits as one row: (B,2K)."""
+        return torch.cat((targets, model(images).float()), dim=1)
+
+    def evaluation(self, sample_outputs: Tensor) -> Tagging:
+        truth, logits = sample_outputs.numpy().reshape(len(sample_outputs), 2, -1).swapaxes(0, 1)
+        return Tagging.of(TagPredictions(truth > 0, logits), self.best_by)
