@@ -14,6 +14,7 @@ from vit_train.base.memory import (
     require_memory,
 )
 from vit_train.base.setting import chosen
+from vit_train.base.text import printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
@@ -104,7 +105,7 @@ class Setup:
         for split in ("train", "val", "test"):
             part = getattr(self.splits, split)
             for name, label in zip(part.all_names, part.labels, strict=True) if part else ():
-                yield name, self.data.classes[label], split
+                yield printable(name), self.data.classes[label], split
 
     @cached_property
     def flops(self) -> Flops | None:
