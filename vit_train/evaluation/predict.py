@@ -9,7 +9,8 @@ from pathlib import Path
 from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import replacing
-from vit_train.data.image_files import Doubts, image_files
+from vit_train.data.decode import Doubts
+from vit_train.data.image_files import image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Meta, PredictionOrError, load

@@ -17,7 +17,7 @@ from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.image_files import BrokenImage, Doubts, Reading, decoding, read_image, square
+from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.state import State
 from vit_train.engine.workers import make_workers
