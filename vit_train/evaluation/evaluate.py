@@ -20,7 +20,16 @@ from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
-from vit_train.evaluation.measuring import flipped, measure, numbers, robustness, temperature
+from vit_train.evaluation.measuring import (
+    abstention,
+    flipped,
+    measure,
+    note_calibration,
+    numbers,
+    robustness,
+    temperature,
+    validated,
+)
 from vit_train.evaluation.pages import evaluation_page
 from vit_train.explain.explainer import Explainer, true_classes
 from vit_train.figures.charts import Curve, Figure, curves, draw_robustness, save
@@ -104,9 +113,15 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    note = config.data.val_subset is None and config.precision is None
-    fitted = temperature(measured, meta, config.split, val, note)
+    validation = validated(measured, meta, config.split, val)
+    fitted = None if validation is None else temperature(validation)
     content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
+    if validation is not None and isinstance(result, Classification):
+        content["abstention"] = abstention(
+            validation.calibrated(fitted), result.predictions.calibrated(fitted), config.split
+        )
+        if config.data.val_subset is None and config.precision is None:
+            note_calibration(meta, fitted, content["abstention"])
     content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))

@@ -1,7 +1,7 @@
-"""Measure a model on plain, mirrored and corrupted images, and fit its temperature."""
+"""Measure a model on plain, mirrored and corrupted images, and calibrate it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
@@ -11,7 +11,7 @@ from vit_train.base.log import logger
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Classification, Evaluation, Predictions
+from vit_train.engine.metrics import Classification, Evaluation, Predictions, lower_bound
 from vit_train.engine.objective import evaluate
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
@@ -19,13 +19,16 @@ from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.figures.measures import (
     COLDEST,
     calibration_error,
+    choose_threshold,
     class_reports,
     fitted_temperature,
+    kept_and_correct,
     result_dict,
     result_line,
 )
 from vit_train.runs.paths import calibration_file
-from vit_train.runs.trained import Meta, Trained, noted_temperatures, temperature_key
+from vit_train.runs.settings import TARGETS
+from vit_train.runs.trained import Meta, Trained, noted_calibration
 
 # A function that evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
@@ -39,37 +42,70 @@ def measure(trained: Trained, precision: Precision, batch_size: int, images: Ima
         return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
 
 
-def temperature(
-    measure: Measure, meta: Meta, split: str, images: ImageSet | None, note: bool
-) -> float | None:
-    """Fit the temperature of a classifier on its run's validation `images`.
+def validated(
+    measure: Measure, meta: Meta, split: str, images: ImageSet | None
+) -> Predictions | None:
+    """Return a classifier's predictions for its run's validation `images`, to calibrate it with.
 
-    Return None if there are no validation images or too few, or if the evaluated `split` is "val".
-    With `note`, also write the temperature into the run's folder.
+    Return None if there are no validation images, or if the evaluated `split` is "val".
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
         return None
-    fitted = fitted_temperature(measure(images).predictions)
+    return measure(images).predictions
+
+
+def temperature(validation: Predictions) -> float | None:
+    """Fit the temperature on validation images, or return None if there are too few."""
+    fitted, count = fitted_temperature(validation), len(validation.labels)
     if fitted <= COLDEST:
-        logger.info(f"no temperature is fitted: too few validation images ({len(images):,})")
+        logger.info(f"no temperature is fitted: too few validation images ({count:,})")
         return None
-    if note:
-        note_temperature(meta, fitted)
     return fitted
 
 
-def note_temperature(meta: Meta, fitted: float) -> None:
-    """Write a checkpoint's temperature to the calibration file that `load` reads."""
-    file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
+def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[dict[str, Any]]:
+    """Choose thresholds on validation images, and report what they do to both sets of images.
+
+    Return, for each of TARGETS: the `target`, its `threshold`, and the share and accuracy of the
+    answers to the images of "val" and of `split`. If the target is not reached, the threshold and
+    the result for `split` are None, and that for "val" is for the first threshold tried.
+    """
+    rows = []
+    for target in TARGETS:
+        threshold, passes = choose_threshold(validation, target)
+        row = {"target": target, "threshold": threshold, "val": answered(validation, threshold)}
+        row[split] = answered(evaluated, threshold)
+        rows.append(row if passes else row | {"threshold": None, split: None})
+    return rows
+
+
+def answered(predictions: Predictions, threshold: float) -> dict[str, float | None]:
+    """Return the share of images with at least this confidence, their accuracy and its bound."""
+    count, correct = kept_and_correct(predictions, threshold)
+    return {
+        "share": count / len(predictions.labels),
+        "acc": correct / count if count else None,
+        "acc_lower_95": lower_bound(correct, count),
+    }
+
+
+def note_calibration(meta: Meta, fitted: float | None, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads.
+
+    `rows` are those of `abstention`.
+    """
+    file, noted, key = calibration_file(meta.path), noted_calibration(meta.path), meta.key
     if noted is None:
-        logger.warning(f"the temperature is not saved: {file} is not from vit-eval; move it away")
+        logger.warning(f"the calibration is not saved: {file} is not from vit-eval; move it away")
         return
+    noted.temperatures[key] = fitted
+    noted.thresholds[key] = {str(row["target"]): row["threshold"] for row in rows}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
-        write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
+        write_json(file, asdict(noted))
     except OSError as error:
-        logger.warning(f"the temperature is not saved: {file}: {error.strerror}")
+        logger.warning(f"the calibration is not saved: {file}: {error.strerror}")
 
 
 def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
@@ -102,9 +138,7 @@ def numbers(
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)
         if temperature is not None:
-            calibrated = Predictions(
-                result.predictions.labels, result.predictions.logits / temperature
-            )
+            calibrated = result.predictions.calibrated(temperature)
             content["calibration"] = {
                 "ece": calibration_error(result.predictions),
                 "temperature": temperature,

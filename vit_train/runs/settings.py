@@ -16,6 +16,8 @@ from vit_train.runs.config import CONTINUED, TrainConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
+# The accuracies for which vit-eval chooses a threshold, below which vit-predict may abstain.
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 # The most checkpoints that vit-eval compares.
 MOST_COMPARED = 8
 
@@ -145,6 +147,13 @@ class PredictConfig(TrainedConfig):
         None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
     )
     topk: int = setting(3, "Number of most probable classes to show.", at_least=1)
+    abstain: float | None = setting(
+        None,
+        "Predict only if the confidence is so high that, on images like the run's validation "
+        "images, at least this share of the predictions is correct; otherwise say unsure. "
+        "Run vit-eval first.",
+        choices=TARGETS,
+    )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
 
