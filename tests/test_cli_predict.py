@@ -314,6 +314,25 @@ def test_a_prediction_below_the_confidence_that_was_asked_for_is_withheld(run: R
 
 
 @pytest.mark.usefixtures("colors")
+def test_foreign_images_are_told_by_their_confidence(run: Run) -> None:
+    write_images("gray", [f"{number}.png" for number in range(9)])
+    Path("gray/broken.png").write_bytes(b"not an image")
+    run.says("foreign images: 9 of 10 read", "vit-eval", "ckpt=run", "foreign=gray")
+    found = read_json(Path("run/eval-test-foreign-gray/results.json"))["foreign"]
+    trained = vit_train.load("run")
+    own, others = (
+        [each.probability for each in trained.predict(sorted(map(str, Path(folder).glob(files))))]
+        for folder, files in (("photos/test", "*/*.png"), ("gray", "[0-9].png"))
+    )
+    pairs = [(a > b) + (a == b) / 2 for a in own for b in others]
+    assert found["auroc"] == pytest.approx(np.mean(pairs)) and found["images"] == 9
+    run.fails("foreign=nowhere: there is no such", "vit-eval", "ckpt=run", "foreign=nowhere")
+    run.fails(
+        "none of the foreign images can be read", "vit-eval", "ckpt=run", "foreign=gray/broken.png"
+    )
+
+
+@pytest.mark.usefixtures("colors")
 def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
     """All images below its classes, whose names the model knows; and only these files are read."""
     run.succeeds("vit-eval", "ckpt=run")
@@ -357,6 +376,9 @@ def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
     by_severity = list(found["acc_by_severity"].values())
     assert np.shape(by_severity) == (8, 5)
     assert found["mean_acc"] == pytest.approx(np.mean(by_severity))
+    told = list(found["auroc_by_severity"].values())
+    assert np.shape(told) == (8, 5) and found["mean_auroc"] == pytest.approx(np.mean(told))
+    assert np.mean([each[4] for each in told]) > 0.5
     assert (folder / "robustness.png").exists()
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Accuracy on corrupted images" in page

@@ -22,6 +22,7 @@ from vit_train.figures.measures import (
     HOTTEST,
     NUMBERS,
     accuracy_of_surest,
+    auroc,
     binned,
     calibration_error,
     choose_threshold,
@@ -214,6 +215,13 @@ def test_a_threshold_answers_all_images_of_its_confidence_or_none() -> None:
         threshold, passes = choose_threshold(predictions, target)
         assert (pytest.approx(threshold), passes) == expected
     assert kept_and_correct(found, 0.65) == (60, 45)
+
+
+def test_the_auroc_is_scikit_learns_with_ties() -> None:
+    rng = np.random.default_rng(0)
+    own, others = rng.integers(2, 9, 80) / 9, rng.integers(0, 8, 50) / 9
+    expected = sk.roc_auc_score(np.repeat([1, 0], [80, 50]), np.concatenate((own, others)))
+    assert auroc(own, others) == pytest.approx(expected)
 
 
 def test_an_empty_bin_has_no_bar_and_the_legend_hides_none() -> None:

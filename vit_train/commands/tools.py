@@ -22,7 +22,7 @@ from vit_train.runs.settings import (
 )
 
 
-@console_command(EvalConfig, paths=("ckpt", "data.root"))
+@console_command(EvalConfig, paths=("ckpt", "data.root", "foreign"))
 def vit_eval(config: EvalConfig) -> None:
     """vit-eval: evaluate a trained model, or compare several models on the same images.
 

@@ -1,7 +1,8 @@
-"""Measure a model on plain, mirrored and corrupted images, and calibrate it."""
+"""Measure a model on plain, mirrored, corrupted and foreign images, and calibrate it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -18,6 +19,7 @@ from vit_train.engine.workers import make_workers
 from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.figures.measures import (
     COLDEST,
+    auroc,
     calibration_error,
     choose_threshold,
     class_reports,
@@ -28,7 +30,7 @@ from vit_train.figures.measures import (
 )
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.settings import TARGETS
-from vit_train.runs.trained import Meta, Trained, noted_calibration
+from vit_train.runs.trained import Meta, Prediction, Trained, noted_calibration
 
 # A function that evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
@@ -120,14 +122,49 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
     return result
 
 
-def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
-    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all."""
+def robustness(measure: Measure, images: ImageSet, plain: Predictions) -> dict[str, Any]:
+    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all.
+
+    Likewise, return the AUROC of telling them from the original images by confidence; `plain` are
+    the predictions for the original images.
+    """
     found: dict[str, list[float]] = {}
+    told: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
         pixels = (corrupted(images.images, name, severity) for severity in SEVERITIES)
-        found[name] = [measure(replace(images, images=worse)).acc for worse in pixels]
+        results = [measure(replace(images, images=worse)) for worse in pixels]
+        found[name] = [each.acc for each in results]
+        told[name] = [auroc(plain.confidence, each.predictions.confidence) for each in results]
         logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
-    return {"mean_acc": mean(map(mean, found.values())), "acc_by_severity": found}
+    return {
+        "mean_acc": mean(map(mean, found.values())),
+        "acc_by_severity": found,
+        "mean_auroc": mean(map(mean, told.values())),
+        "auroc_by_severity": told,
+    }
+
+
+def foreign(
+    trained: Trained, files: Sequence[Path], own: Predictions, rows: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the AUROC of telling foreign images from others by the model's confidence.
+
+    `own` are the predictions for the others, with the temperature of `trained`. Also return the
+    share of foreign images whose confidence reaches the threshold, for each of the `rows` of
+    `abstention` that has one. Raise ValueError if none of the files can be read.
+    """
+    predictions = (each for each in trained.stream(files, topk=1) if isinstance(each, Prediction))
+    found = np.array([each.probability for each in predictions])
+    if not len(found):
+        raise ValueError(f"none of the foreign images can be read, such as {files[0]}")
+    score = auroc(own.confidence, found)
+    logger.info(f"foreign images: {len(found):,} of {len(files):,} read, AUROC {score:.3f}")
+    predicted = {
+        str(row["target"]): float((found >= row["threshold"]).mean())
+        for row in rows
+        if row["threshold"] is not None
+    }
+    return {"images": len(found), "auroc": score, "predicted": predicted}
 
 
 def numbers(

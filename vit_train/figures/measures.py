@@ -201,6 +201,16 @@ def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bo
     return (passed[-1], True) if passed else (tried[0], False)
 
 
+def auroc(own: Floats, others: Floats) -> float:
+    """Return the share of pairs in which the first value is higher; equal values count as half.
+
+    The pairs are all of `own` (N,) with all of `others` (M,).
+    """
+    ordered = np.sort(others)
+    lower, at_most = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
+    return float((lower + at_most).mean()) / 2 / len(ordered)
+
+
 # The accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)
 # An accuracy on fewer images than this is not marked.

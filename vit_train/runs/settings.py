@@ -114,6 +114,11 @@ class EvalConfig(TrainedConfig):
         "Also evaluate on images corrupted in eight ways, at five severities each (40 "
         "evaluations).",
     )
+    foreign: str | None = setting(
+        None,
+        "A folder of images that belong to none of the classes: also report how well the "
+        "confidence tells them from the evaluated images.",
+    )
     out: str | None = setting(
         None,
         "The folder to write into, with subfolders A, B and so on for several checkpoints; "
@@ -128,9 +133,9 @@ class EvalConfig(TrainedConfig):
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
         if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
             raise ValueError(f"ckpt=[A,B,…] must name 2 to {MOST_COMPARED} checkpoints")
-        if several and (self.tta != "none" or self.robustness):
+        if several and (self.tta != "none" or self.robustness or self.foreign):
             raise ValueError(
-                "tta= and robustness= work with one checkpoint only, not with ckpt=[A,B]"
+                "tta=, robustness= and foreign= work with one checkpoint only, not with ckpt=[A,B]"
             )
 
 
