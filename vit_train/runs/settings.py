@@ -155,8 +155,8 @@ class PredictConfig(TrainedConfig):
     abstain: float | None = setting(
         None,
         "Predict only if the confidence is so high that, on images like the run's validation "
-        "images, at least this share of the predictions is correct; otherwise say unsure. "
-        "Run vit-eval first.",
+        f"images, at least this share ({', '.join(map(str, TARGETS))}) of the predictions is "
+        "correct; otherwise say unsure. Run vit-eval first.",
         choices=TARGETS,
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
