@@ -34,10 +34,11 @@ def image_files(images: Any) -> list[Path]:
     return found
 
 
-def files_at(name: str) -> Sequence[Path]:
+def files_at(name: str, key: str = "images") -> Sequence[Path]:
     """Return the file `name`, the images below the folder `name`, or the matches of a pattern.
 
-    Warn about other files in the folder. Raise ValueError if no file is found.
+    Warn about other files in the folder. Raise ValueError if no file is found; `key` is the setting
+    that has the value `name`.
     """
     path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
     if path.is_dir():
@@ -50,7 +51,7 @@ def files_at(name: str) -> Sequence[Path]:
         found = [match for match in matches if not match.is_dir()]
     if not found:
         raise ValueError(
-            f"images={name}: there is no such file or folder, or the folder contains no image "
+            f"{key}={name}: there is no such file or folder, or the folder contains no image "
             f"({', '.join(SUFFIXES)})"
         )
     return found
