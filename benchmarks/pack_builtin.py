@@ -33,7 +33,7 @@ def pack(checkpoint: Path, target: Path) -> None:
     The averaged weights are taken if there are any. What belongs to the machine that trained them
     is left out.
     """
-    whole = Checkpoint.load(checkpoint)
+    whole, meta = Checkpoint.load(checkpoint), load(checkpoint).meta
     weights = whole.model if whole.ema is None else whole.ema
     packed = replace(
         whole,
@@ -43,7 +43,8 @@ def pack(checkpoint: Path, target: Path) -> None:
         random=RandomState(torch.empty(0), []),
         config=portable(whole.config),
         seen=None,
-        temperature=load(checkpoint).meta.temperature,
+        temperature=meta.temperature,
+        thresholds=meta.thresholds,
     )
     save_archive(target, packed.to_bytes())
 
@@ -107,7 +108,7 @@ def percent(share: float) -> str:
 
 def main(run: Path, name: str) -> None:
     target = FOLDER / f"{name}{SUFFIX}"
-    # Only an evaluation of the run tells the temperature.
+    # Only an evaluation of the run tells the temperature and the thresholds.
     checkpoint = run / CHECKPOINTS / LAST
     evaluate_checkpoint(EvalConfig(ckpt=str(checkpoint)))
     pack(checkpoint, target)

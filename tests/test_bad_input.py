@@ -236,7 +236,7 @@ TYPED = {
     "vit-eval ckpt=run data.image_size=33": "must divide the image size 33",
     "vit-eval ckpt=run out=/proc/evaluation": "/proc/evaluation: ",
     "vit-eval ckpt=[run]": "ckpt=[A,B,…] must name 2 to 8 checkpoints",
-    "vit-eval ckpt=[run,run] tta=flip": "tta= and robustness= work with one checkpoint only",
+    "vit-eval ckpt=[run,run] tta=flip": "and foreign= work with one checkpoint only",
     "vit-eval ckpt=mae tta=flip": "classifiers",
     "vit-eval ckpt=mae robustness=true": "classifiers",
     "vit-eval ckpt=[mae,run]": "classifiers",

@@ -22,13 +22,14 @@ from torch.testing import assert_close
 
 import vit_train
 from vit_train.base.reading import read_json
+from vit_train.base.writing import write_json
 from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
 from vit_train.evaluation import measuring, predict
 from vit_train.figures.sheet import Labeled
 from vit_train.runs.settings import PredictConfig
-from vit_train.runs.trained import Trained, temperature_key
+from vit_train.runs.trained import Trained
 
 CLASSES = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 TRAINED: list[Path] = []
@@ -63,6 +64,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     words = "no temperature is fitted: too few validation images (5)"
     run.says(words, "vit-eval", "ckpt=run")
     monkeypatch.setattr(measuring, "COLDEST", 0.0)
+    monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
     run.succeeds("vit-eval", "ckpt=run")
     evaluated = csv_rows("run/eval-test/predictions.csv")
     result = read_json(Path("run/eval-test/results.json"))
@@ -80,6 +82,11 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     assert np.mean(right) == result["result"]["acc"]
     trained = vit_train.load("run")
     assert trained.meta.temperature == temperature
+    low, high = result["abstention"]
+    assert trained.meta.thresholds == {"0.5": low["threshold"], "0.95": None}
+    sure = [float(row["probability"]) >= low["threshold"] for row in said["after"]]
+    assert np.mean(sure) == low["test"]["share"] and high["test"] is None
+    assert low["val"] == {"share": 1.0, "acc": 1.0, "acc_lower_95": pytest.approx(0.05**0.2)}
     logits = trained.model(trained.preprocess("photos/test/red/20.png").unsqueeze(0))
     chances = (logits / temperature).softmax(1)
     (row,) = (row for row in said["after"] if row["image"] == "photos/test/red/20.png")
@@ -196,7 +203,7 @@ def test_a_strangers_temperature_is_believed_only_if_it_is_one(
 ) -> None:
     small_run("finished")
     note = Path("run/calibration.json")
-    key = json.dumps(temperature_key(vit_train.load("run").meta))
+    key = json.dumps(vit_train.load("run").meta.key)
     for text in (value, f'{{"temperatures": {{{key}: {value}}}}}'):
         note.write_text(text, encoding="utf-8")
         assert vit_train.load("run").meta.temperature is None
@@ -228,8 +235,8 @@ def test_a_temperature_that_cannot_be_saved_is_said(
     meta = vit_train.load(small_run("finished")).meta
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(measuring, "write_json", Mock(side_effect=full))
-    measuring.note_temperature(meta, 1.5)
-    words = "the temperature is not saved: run/calibration.json: No space left on device"
+    measuring.note_calibration(meta, 1.5, [])
+    words = "the calibration is not saved: run/calibration.json: No space left on device"
     assert words in caplog.text
     Path("broken.png").touch()
     with pytest.raises(ValueError, match=r"cannot read broken\.png: not a JPEG"):
@@ -241,7 +248,7 @@ def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: Sm
     shutil.copy("run/checkpoints/best.safetensors", "mine.pt")
     for ckpt, folder, text in (("run", "run", '{"mine": 1}'), ("mine.pt", ".", "[]")):
         (note := Path(folder, "calibration.json")).write_text(text, encoding="utf-8")
-        run.says("the temperature is not saved", "vit-eval", f"ckpt={ckpt}")
+        run.says("the calibration is not saved", "vit-eval", f"ckpt={ckpt}")
         assert note.read_text(encoding="utf-8") == text
     note.unlink()
     run.succeeds("vit-eval", "ckpt=mine.pt")
@@ -274,6 +281,56 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
         ):
             predict.report(config, 1, 0, meta)
             assert words in caplog.messages[-1]
+
+
+@pytest.mark.usefixtures("colors")
+def test_a_prediction_below_the_confidence_that_was_asked_for_is_withheld(run: Run) -> None:
+    predict = ["vit-predict", "ckpt=run", "images=photos/test/red"]
+    run.succeeds(*predict, "out=all.csv")
+    every = csv_rows("all.csv")
+    chances = [float(row["probability"]) for row in every]
+    threshold = float(np.median(chances))
+    meta = vit_train.load("run").meta
+    run.fails("to calibrate the model on the run's validation images", *predict, "abstain=0.95")
+    thresholds = {meta.key: {"0.95": threshold, "0.99": None}}
+    write_json(Path("run/calibration.json"), {"temperatures": {}, "thresholds": thresholds})
+    run.fails("abstain=0.97 must be one of: 0.8, 0.9", *predict, "abstain=0.97")
+    run.fails("(reached: 0.95)", *predict, "abstain=0.99")
+    unsure = [chance < threshold for chance in chances]
+    assert 0 < sum(unsure) < len(unsure)
+    words = f"unsure: {sum(unsure)} of 8 images, with a confidence below {threshold:.2%}"
+    lines = run.says(words, *predict, "abstain=0.95").out.splitlines()
+    assert ["unsure: " in line for line in lines[: len(unsure)]] == unsure
+    for name in ("sure.csv", "sure.jsonl"):
+        run.succeeds(*predict, "abstain=0.95", f"out={name}")
+    rows, text = csv_rows("sure.csv"), Path("sure.jsonl").read_text(encoding="utf-8")
+    dicts = map(json.loads, text.splitlines())
+    for before, row, each, withheld in zip(every, rows, dicts, unsure, strict=True):
+        label = before["predicted"]
+        assert row["predicted"] == ("" if withheld else label)
+        assert each["predicted"] == (None if withheld else label)
+        assert (row["predicted_1"], each["top"][0][0]) == (label, label)
+        assert row["probability"] == row["probability_1"] == before["probability"]
+        assert row["predicted_3"] == before["predicted_3"]
+
+
+@pytest.mark.usefixtures("colors")
+def test_foreign_images_are_told_by_their_confidence(run: Run) -> None:
+    write_images("gray", [f"{number}.png" for number in range(9)])
+    Path("gray/broken.png").write_bytes(b"not an image")
+    run.says("foreign images: 9 of 10 read", "vit-eval", "ckpt=run", "foreign=gray")
+    found = read_json(Path("run/eval-test-foreign-gray/results.json"))["foreign"]
+    trained = vit_train.load("run")
+    own, others = (
+        [each.probability for each in trained.predict(sorted(map(str, Path(folder).glob(files))))]
+        for folder, files in (("photos/test", "*/*.png"), ("gray", "[0-9].png"))
+    )
+    pairs = [(a > b) + (a == b) / 2 for a in own for b in others]
+    assert found["auroc"] == pytest.approx(np.mean(pairs)) and found["images"] == 9
+    run.fails("foreign=nowhere: there is no such", "vit-eval", "ckpt=run", "foreign=nowhere")
+    run.fails(
+        "none of the foreign images can be read", "vit-eval", "ckpt=run", "foreign=gray/broken.png"
+    )
 
 
 @pytest.mark.usefixtures("colors")
@@ -320,6 +377,9 @@ def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
     by_severity = list(found["acc_by_severity"].values())
     assert np.shape(by_severity) == (8, 5)
     assert found["mean_acc"] == pytest.approx(np.mean(by_severity))
+    told = list(found["auroc_by_severity"].values())
+    assert np.shape(told) == (8, 5) and found["mean_auroc"] == pytest.approx(np.mean(told))
+    assert np.mean([each[4] for each in told]) > 0.5
     assert (folder / "robustness.png").exists()
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Accuracy on corrupted images" in page

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
-from vit_train.data import image_files as module
+from vit_train.data import decode as module
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import (
     MAX_PIXELS,
@@ -28,10 +28,8 @@ from vit_train.data.dataset import (
     make_splits,
     resize,
 )
-from vit_train.data.image_files import (
+from vit_train.data.decode import (
     GRAY,
-    NAMED_FORMATS,
-    WRONG_FORMAT,
     BrokenImage,
     Reading,
     decode,
@@ -39,6 +37,7 @@ from vit_train.data.image_files import (
     read_image,
     square,
 )
+from vit_train.data.image_files import NAMED_FORMATS, WRONG_FORMAT
 from vit_train.data.sources import load_dataset
 from vit_train.data.train_batches import TrainBatches
 

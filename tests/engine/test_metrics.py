@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
+from scipy.stats import binom, binomtest
 
 from vit_train.engine.metrics import (
     Classification,
     Predictions,
+    binomial_tail,
     interval_of_mean,
+    lower_bound,
     student_quantile,
     wilson_interval,
 )
@@ -17,6 +20,17 @@ from vit_train.engine.metrics import (
 )
 def test_wilson_interval(successes: int, count: int, low: float, high: float) -> None:
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("successes", "count"), [(0, 0), (0, 9), (1, 3), (59, 59), (830, 1000), (24_900, 25_000)]
+)
+def test_the_lower_bound_is_the_exact_one(successes: int, count: int) -> None:
+    tail = binom.sf(successes - 1, count, 0.8)
+    assert binomial_tail(successes, count, 0.8) == pytest.approx(tail, rel=1e-9)
+    if count:
+        exact = binomtest(successes, count, alternative="greater").proportion_ci(0.95).low
+        assert lower_bound(successes, count) == pytest.approx(exact, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,17 @@ from vit_train.figures.measures import (
     HOTTEST,
     NUMBERS,
     accuracy_of_surest,
+    auroc,
     binned,
     calibration_error,
+    choose_threshold,
     class_reports,
     confusion_matrix,
     draw_calibration,
     draw_confusion,
     draw_coverage,
     fitted_temperature,
+    kept_and_correct,
 )
 from vit_train.figures.sheet import draw_mistakes, highest
 
@@ -169,6 +172,56 @@ def test_a_mark_rests_on_enough_images(right: int, marks: int) -> None:
     for text in axes.texts:  # none reaches out of the chart
         place = text.get_window_extent()
         assert axes.bbox.x0 < place.x0 < place.x1 < axes.bbox.x1
+
+
+def sure(confidence: np.ndarray, correct: np.ndarray) -> Predictions:
+    """Predictions of the first of two classes, with this confidence."""
+    odds = np.log(confidence / (1 - confidence))
+    return Predictions(1 - correct.astype(int), np.stack([odds, np.zeros(len(odds))], axis=1))
+
+
+@pytest.mark.parametrize("flat, possible", [(False, 0.4), (True, 0.0)])
+def test_a_threshold_keeps_its_promise_in_95_of_100_validation_sets(
+    flat: bool, possible: float
+) -> None:
+    """Of confidences that are uniform and calibrated, those from t on are (1 + t) / 2 correct.
+
+    Or, if `flat`, a share just below the target is correct whatever the confidence.
+    """
+    rng, target, repetitions = np.random.default_rng(0), 0.9, 1000
+    broken, shares = 0, []
+    for _ in range(repetitions):
+        confidence = rng.uniform(0.5, 1, 2000)
+        found = sure(confidence, rng.random(2000) < (0.8999 if flat else confidence))
+        threshold, passes = choose_threshold(found, target)
+        truth = 0.8999 if flat else (1 + threshold) / 2
+        broken += passes and truth < target
+        shares.append(passes * 2 * (1 - threshold))
+    assert 0.01 < broken / repetitions <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / repetitions)
+    assert np.mean(shares) >= 0.7 * possible
+
+
+def test_a_threshold_answers_all_images_of_its_confidence_or_none() -> None:
+    """The 20 most confident predictions are right, with which three quarters of 40 others tie."""
+    confidence = np.repeat([0.9, 0.7, 0.6], [20, 40, 40])
+    found = sure(confidence, np.arange(100) % 4 > 0)
+    for predictions, target, expected in (
+        (sure(confidence, np.arange(100) < 60), 0.9, (0.7, True)),
+        (sure(confidence, np.arange(100) < 45), 0.9, (0.7, False)),
+        (found, 0.8, (0.7, False)),
+        (found, 0.6, (0.6, True)),
+        (sure(confidence, np.full(100, True)), 0.98, (0.6, False)),  # needs 149 images
+    ):
+        threshold, passes = choose_threshold(predictions, target)
+        assert (pytest.approx(threshold), passes) == expected
+    assert kept_and_correct(found, 0.65) == (60, 45)
+
+
+def test_the_auroc_is_scikit_learns_with_ties() -> None:
+    rng = np.random.default_rng(0)
+    own, others = rng.integers(2, 9, 80) / 9, rng.integers(0, 8, 50) / 9
+    expected = sk.roc_auc_score(np.repeat([1, 0], [80, 50]), np.concatenate((own, others)))
+    assert auroc(own, others) == pytest.approx(expected)
 
 
 def test_an_empty_bin_has_no_bar_and_the_legend_hides_none() -> None:

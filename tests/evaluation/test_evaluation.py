@@ -30,7 +30,7 @@ from vit_train.evaluation.comparison import (
     require_same_images,
 )
 from vit_train.evaluation.evaluate import Evaluated
-from vit_train.evaluation.measuring import numbers
+from vit_train.evaluation.measuring import abstention, answered, numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
 from vit_train.figures.measures import result_dict
 
@@ -151,6 +151,20 @@ def test_it_says_in_words_what_was_found() -> None:
     # Of three classes with ten images each.
     assert "five most probable" not in words and "If every class counts equally" not in words
     assert float(change(words)[1]) < float(change(words)[2])
+
+
+def test_it_says_from_which_confidence_on_a_target_is_reached() -> None:
+    found = RESULT.predictions.calibrated(2.0)
+    rows = abstention(found, found, "test")
+    missed, low = rows[-1], {"target": 0.5, "threshold": 0.25, "val": answered(found, 0.25)}
+    page = words_of(
+        temperature=2.0,
+        abstention=[low | {"test": answered(found, 0.99)}, missed],
+        foreign={"images": 7, "folder": "<x>", "auroc": 0.75, "predicted": {"0.5": 0.1}},
+    )
+    assert "50.0 % 25.00 % 100.0 % 83.33 % 68.10 % 0.0 % 99.5 % not reached 100.0 %" in page
+    assert "are 7 images in <x>. In 75.0 % of all pairs" in page
+    assert "still predicted: 10.0 % with abstain=0.5." in page
 
 
 @pytest.mark.parametrize("classes", [3, 20, 21])

@@ -28,7 +28,7 @@ def test_a_builtin_model_is_small_and_answers_without_any_data(name: str) -> Non
     trained = vit_train.load(f"builtin:{name}")
     assert sum(weight.numel() for weight in trained.model.parameters()) <= 1.3e6
     assert all(weight.dtype == torch.float32 for weight in trained.model.parameters())
-    assert trained.meta.temperature is not None
+    assert trained.meta.temperature is not None and trained.meta.thresholds["0.95"] is not None
     answer = trained.predict(torch.zeros(50, 40, 3, dtype=torch.uint8).numpy())
     assert answer.label in trained.meta.classes
     card = path.with_suffix(".md").read_text(encoding="utf-8")
@@ -78,6 +78,7 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     assert (box / "mine.safetensors").stat().st_size < last.stat().st_size / 3
     trained, full = vit_train.load("builtin:mine"), vit_train.load(last)
     assert trained.meta.temperature == full.meta.temperature is not None
+    assert trained.meta.thresholds == full.meta.thresholds != {}
     assert trained.meta.config.data.root == "data"
     images = torch.randn(8, 3, 32, 32)
     torch.testing.assert_close(trained.model(images), full.model(images), rtol=0.01, atol=0.01)

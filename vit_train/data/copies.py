@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.data.dataset import resize
-from vit_train.data.image_files import is_flat
+from vit_train.data.decode import is_flat
 
 # The side of a thumbnail in pixels, and the least correlation of two copies. Of CIFAR-10 images
 # saved as JPEG of quality 60 at half their size, 99 % reach it; of pairs of drawn shapes, 1 in 10⁷.

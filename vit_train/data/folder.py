@@ -13,18 +13,15 @@ from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, MappedImages, select, set_apart
-from vit_train.data.image_files import (
-    WRONG_FORMAT,
+from vit_train.data.decode import (
     Decoded,
     Doubts,
     Reading,
-    by_suffix,
     common_white_level,
     decode,
     decode_cached,
-    listed,
-    warn_of,
 )
+from vit_train.data.image_files import WRONG_FORMAT, by_suffix, listed, warn_of
 from vit_train.data.trees import Tree, class_names, find_trees, name_of, require_known
 
 

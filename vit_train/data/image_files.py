@@ -1,46 +1,20 @@
-"""Find the image files that the user names, and decode them to square RGB arrays.
+"""Find the image files that the user names."""
 
-A file that cannot be decoded is reported with the reason. Warn about images with almost no
-contrast, and about images that lose much of their area to cropping.
-"""
-
-import contextlib
 import glob
-import hashlib
-import math
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import PIL
-import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from tqdm import tqdm
+from typing import Any
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
-from vit_train.base.writing import replacing
-from vit_train.data.config import FIT, MAX_PIXELS
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF or GIF"
 WRONG_FORMAT = f"skipped (not {NAMED_FORMATS})"
-# Suffixes of the formats that can have more than 8 bits per pixel.
-DEEP_SUFFIXES = (".png", ".tif", ".tiff")
 NAMED_AT_MOST = 10
-# Limit on a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
-# Decoders read each part of a file into memory whole.
-BYTES_PER_PIXEL, METADATA = 8, 1 << 24
-
-warnings.filterwarnings("ignore", module="PIL")  # about unusual metadata
 
 
 def image_files(images: Any) -> list[Path]:
@@ -60,10 +34,11 @@ def image_files(images: Any) -> list[Path]:
     return found
 
 
-def files_at(name: str) -> Sequence[Path]:
+def files_at(name: str, key: str = "images") -> Sequence[Path]:
     """Return the file `name`, the images below the folder `name`, or the matches of a pattern.
 
-    Warn about other files in the folder. Raise ValueError if no file is found.
+    Warn about other files in the folder. Raise ValueError if no file is found; `key` is the setting
+    that has the value `name`.
     """
     path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
     if path.is_dir():
@@ -76,7 +51,7 @@ def files_at(name: str) -> Sequence[Path]:
         found = [match for match in matches if not match.is_dir()]
     if not found:
         raise ValueError(
-            f"images={name}: there is no such file or folder, or the folder contains no image "
+            f"{key}={name}: there is no such file or folder, or the folder contains no image "
             f"({', '.join(SUFFIXES)})"
         )
     return found
@@ -125,295 +100,3 @@ def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
     if paths:
         first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
         logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
-
-
-class BrokenImage(Exception):
-    """An image file cannot be decoded; the message gives the reason."""
-
-
-@contextlib.contextmanager
-def decoding() -> Iterator[None]:
-    """Turn decoding errors in the block, except MemoryError, into BrokenImage."""
-    try:
-        yield
-    except MemoryError:  # not the file's fault
-        raise
-    except UnidentifiedImageError:
-        raise BrokenImage(f"not a {NAMED_FORMATS} image") from None
-    except Exception as error:
-        raise BrokenImage(str(error) or type(error).__name__) from error
-
-
-class Reading(NamedTuple):
-    """How files become square images of `size` by `size` pixels.
-
-    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None:
-    the `white_level_of` each image. Images of more than `max_pixels` pixels are
-    not decoded.
-    """
-
-    size: int
-    fit: str = FIT[0]
-    white_level: int | None = None
-    max_pixels: int = MAX_PIXELS
-
-
-def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
-    """Decode a file to RGB uint8 (S,S,3): rotated per its EXIF, then made square and scaled.
-
-    Also return the share of the image's area that is cropped off. Of several frames or pages, only
-    the first is read. Transparent pixels become white. Scaling is bilinear with antialiasing, as
-    for the other sources. Raise BrokenImage if the file cannot be decoded or the image is too
-    large.
-    """
-    with opened(path, reading.max_pixels) as image:
-        width, height = image.size
-        lost = 1 - min(width, height) / max(width, height) if reading.fit == "crop" else 0.0
-        return square(image, reading), lost
-
-
-@contextlib.contextmanager
-def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image file, of which nothing is decoded yet.
-
-    Raise BrokenImage if this file cannot be opened, if the block cannot decode it, or if the image
-    has more than `max_pixels` pixels.
-    """
-    with decoding():
-        if not path.is_file():  # opening a pipe could block forever, and a device might never end
-            raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
-        if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
-            raise BrokenImage(f"the file has more bytes than max_pixels={max_pixels} pixels need")
-        with Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
-            yield image
-
-
-# The color of padding.
-GRAY = (128, 128, 128)
-
-
-def square(image: Image.Image, reading: Reading) -> np.ndarray:
-    """Convert an image to RGB uint8 (S,S,3), as `read_image` does."""
-    size, fit = reading.size, reading.fit
-    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        image = ImageOps.exif_transpose(image)
-    image, bilinear = as_rgb(image, reading.white_level), Image.Resampling.BILINEAR
-    if fit == "pad":
-        return np.asarray(ImageOps.pad(image, (size, size), bilinear, color=GRAY))
-    box = None
-    if fit == "crop":
-        side = min(image.size)
-        left, top = ((length - side) // 2 for length in image.size)
-        box = (left, top, left + side, top + side)
-    return np.asarray(image.resize((size, size), bilinear, box=box))
-
-
-def as_rgb(image: Image.Image, white_level: int | None) -> Image.Image:
-    """Convert an image to RGB; raise BrokenImage if its values are not integers of up to 16 bits.
-
-    Transparent pixels become white, except in grayscale images of more than 8 bits.
-    """
-    if is_deep(image):
-        values = deep_values(image)
-        level = white_level or white_level_of(int(values.max()))
-        image = Image.fromarray((values.clip(max=level) * (255 / level)).round().astype(np.uint8))
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image.convert("RGBA"))
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def is_deep(image: Image.Image) -> bool:
-    """Return True for grayscale images of more than 8 bits; convert() would clip these at 255."""
-    return image.mode.startswith(("F", "I"))
-
-
-def deep_values(image: Image.Image) -> np.ndarray:
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise BrokenImage(
-            "its pixel values are neither 8-bit nor 16-bit integers: convert them to integers "
-            "from 0 to 255"
-        )
-    return values
-
-
-def white_level_of(largest: int) -> int:
-    """Return the largest value of 8, 10, 12, 14 or 16 bits, the fewest that `largest` fits into."""
-    bits = max(8, largest.bit_length())
-    return (1 << bits + bits % 2) - 1
-
-
-def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
-    """Return the `white_level_of` all grayscale images of more than 8 bits.
-
-    Return None if there are none.
-    """
-
-    def largest(path: Path) -> int:
-        with contextlib.suppress(BrokenImage), opened(path, max_pixels) as image:
-            return int(deep_values(image).max()) if is_deep(image) else 0
-        return 0
-
-    deep = [path for path in paths if path.suffix.lower() in DEEP_SUFFIXES]
-    with ThreadPoolExecutor(THREADS) as pool:
-        most = max(pool.map(largest, deep), default=0)
-    return white_level_of(most) if most else None
-
-
-class Decoded(NamedTuple):
-    """N decoded files: images uint8 (N,3,S,S), broken files, and the area lost to cropping.
-
-    `broken` maps the index of each file that could not be decoded to the reason; the image of such
-    a file is black. `lost` (N,) is the share of each image's area that was cropped off.
-    """
-
-    images: Tensor
-    broken: dict[int, str]
-    lost: Tensor
-
-
-# More threads would wait for the GIL.
-THREADS = min(8, os.cpu_count() or 1)
-# Number of images that may wait to be stored.
-WAITING = 256
-
-
-def decode_each(
-    paths: Sequence[Path], reading: Reading
-) -> Iterator[tuple[np.ndarray, float] | BrokenImage]:
-    """Yield each file's image, uint8 (3,S,S), and the share cropped off, or why it is broken.
-
-    Decoding runs in parallel threads, which Pillow allows while it decodes and resizes.
-    """
-
-    def one(path: Path) -> tuple[np.ndarray, float] | BrokenImage:
-        try:
-            image, lost = read_image(path, reading)
-            return image.transpose(2, 0, 1), lost
-        except BrokenImage as error:
-            return error
-
-    with (
-        ThreadPoolExecutor(THREADS) as pool,
-        tqdm(total=len(paths), desc="decoding", unit="images", disable=None, leave=False) as bar,
-    ):
-        for first in range(0, len(paths), WAITING):
-            for result in pool.map(one, paths[first : first + WAITING]):
-                bar.update()
-                yield result
-
-
-def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode all files with `read_image` into memory."""
-    pixels = np.zeros((len(paths), 3, reading.size, reading.size), np.uint8)
-    lost, broken = np.zeros(len(paths), np.float32), {}
-    for index, result in enumerate(decode_each(paths, reading)):
-        if isinstance(result, BrokenImage):
-            broken[index] = str(result)
-        else:
-            pixels[index], lost[index] = result
-    return Decoded(torch.from_numpy(pixels), broken, torch.from_numpy(lost))
-
-
-# Part of every key; increase it when the same file is decoded differently.
-DECODER = 5
-
-
-def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode all files into a file of the user's cache, and return its memory-mapped images.
-
-    The file is used again for unchanged files: their paths, sizes, modification times and `reading`
-    are equal. It holds the images, then the shares cropped off, with NaN for broken images. If the
-    cache cannot be written, warn and decode into memory.
-    """
-    key = hashlib.sha256(f"{DECODER} {PIL.__version__} {reading}".encode())
-    for path in paths:
-        facts = path.stat() if path.exists() else None
-        key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
-    decoded = mapped(entry, paths, reading) if entry.is_file() else None
-    if decoded is None:
-        try:
-            store(entry, paths, reading)
-        except OSError as error:
-            logger.warning(f"the decoded images could not be cached: {error}")
-            return decode(paths, reading)
-        decoded = mapped(entry, paths, reading)
-        assert decoded is not None
-    return decoded
-
-
-def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
-    """Write the file that `decode_cached` describes."""
-    black, lost = bytes(3 * reading.size**2), np.full(len(paths), np.nan, np.float32)
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(entry) as file:
-        for index, result in enumerate(decode_each(paths, reading)):
-            if isinstance(result, BrokenImage):
-                file.write(black)
-            else:
-                file.write(result[0].tobytes())
-                lost[index] = result[1]
-        file.write(lost.tobytes())
-
-
-def mapped(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
-    """Return the content of a file that `store` wrote.
-
-    Return None if the file has another length, or if a broken image can be decoded now.
-    """
-    shape = len(paths), 3, reading.size, reading.size
-    if entry.stat().st_size != math.prod(shape) + 4 * len(paths):
-        logger.warning(f"{entry}, a cache of decoded images, is damaged: decoding the files again")
-        return None
-    images = torch.from_file(str(entry), size=math.prod(shape), dtype=torch.uint8).view(shape)
-    lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=images.numel()))
-    broken = {}
-    for index in lost.isnan().nonzero().flatten().tolist():
-        try:
-            read_image(paths[index], reading)
-            return None
-        except BrokenImage as error:
-            broken[index] = str(error)
-    return Decoded(images, broken, lost.nan_to_num())
-
-
-# An image counts as flat if no channel spans more gray levels.
-FLAT = 15
-# The share of an image's area outside the square in its center.
-MUCH = 0.2
-
-
-def is_flat(images: Tensor) -> Tensor:
-    """Return True for each image (N,C,S,S), of levels 0 to 255, with almost no contrast: (N,)."""
-    parts = images.split(WAITING)
-    contrast = torch.cat([(part.amax((2, 3)) - part.amin((2, 3))).amax(1) for part in parts])
-    return contrast <= FLAT
-
-
-@dataclass
-class Doubts:
-    """Decoded files to warn about: images with almost no contrast, or with much cropped off."""
-
-    flat: list[Path] = field(default_factory=list)
-    cropped: list[Path] = field(default_factory=list)
-
-    def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Record the files to warn about.
-
-        `images` (N,C,S,S) are the images of all `paths`; `lost` (N,) is the share of each image's
-        area that was cropped off.
-        """
-        flat = is_flat(images).tolist()
-        self.flat += [path for path, each in zip(paths, flat, strict=True) if each]
-        self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
-
-    def warn(self) -> None:
-        warn_of(self.flat, "image", "with almost no contrast")
-        center = ": only the central square is read"
-        warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)

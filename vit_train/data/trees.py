@@ -101,7 +101,7 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     parts = {
         of: before[name]
         for of, (path, _) in zip(unit, tree.files, strict=True)
-        if (name := name_of(path, config)) in before
+        if (name := printable(name_of(path, config))) in before
     }
     new = [number for number, of in enumerate(unit) if of not in parts]
     rest = files.subset(torch.tensor(new, dtype=torch.int64))

@@ -40,6 +40,10 @@ class Predictions:
         """Return the softmax probability of the predicted class, (N,)."""
         return np.exp(self.log_probabilities.max(axis=1))  # type: ignore[no-any-return]
 
+    def calibrated(self, temperature: float | None) -> "Predictions":
+        """Return the predictions with all logits divided by `temperature`; None stands for 1."""
+        return Predictions(self.labels, self.logits / (temperature or 1.0))
+
     @cached_property
     def losses(self) -> Floats:
         """Return the cross-entropy of each image, (N,)."""
@@ -174,6 +178,36 @@ def wilson_interval(successes: int, count: int) -> tuple[float, float]:
     return max(0.0, center - Z * spread), min(1.0, center + Z * spread)
 
 
+def binomial_tail(successes: int, count: int, share: float) -> float:
+    """Return the probability of at least `successes` in `count` trials.
+
+    Each trial succeeds with probability `share`, which is neither 0 nor 1.
+    """
+    failures = np.arange(count - successes + 1)
+    ratios = (count + 1 - failures[1:]) / failures[1:]
+    binomials = np.cumsum(np.log(np.concatenate(([1.0], ratios))))
+    logs = (count - failures) * math.log(share) + failures * math.log1p(-share)
+    return float(np.exp(binomials + logs).sum())
+
+
+# The certainty of a one-sided bound is 1 − ERROR.
+ERROR = 0.05
+
+
+def lower_bound(successes: int, count: int) -> float:
+    """Return the exact one-sided 95 % lower bound of a proportion (Clopper & Pearson 1934).
+
+    The bound is the proportion at which at least `successes` of `count` have the probability ERROR;
+    it is found by bisection.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = binomial_tail(successes, count, middle) > ERROR
+        low, high = (low, middle) if above else (middle, high)
+    return low
+
+
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
     """Return the 95 % interval of the mean accuracy of several runs, tested on the same images.
 
@@ -240,9 +274,5 @@ class Paired:
         The p-value is the probability of a difference at least this large between two equally good
         classifiers: each image that only one classifier gets right is then a coin toss.
         """
-        tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
-        logs = [
-            math.lgamma(tosses + 1) - math.lgamma(k + 1) - math.lgamma(tosses - k + 1)
-            for k in range(fewer + 1)
-        ]
-        return min(1.0, 2 * math.fsum(math.exp(each - tosses * math.log(2)) for each in logs))
+        tosses, more = self.only_first + self.only_second, max(self.only_first, self.only_second)
+        return min(1.0, 2 * binomial_tail(more, tosses, 0.5))

@@ -17,10 +17,21 @@ from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.data.batches import EvalBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet, sample
+from vit_train.data.image_files import files_at
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
-from vit_train.evaluation.measuring import flipped, measure, numbers, robustness, temperature
+from vit_train.evaluation.measuring import (
+    abstention,
+    flipped,
+    foreign,
+    measure,
+    note_calibration,
+    numbers,
+    robustness,
+    temperature,
+    validated,
+)
 from vit_train.evaluation.pages import evaluation_page
 from vit_train.explain.explainer import Explainer, true_classes
 from vit_train.figures.charts import Curve, Figure, curves, draw_robustness, save
@@ -69,9 +80,10 @@ def load_for(config: EvalConfig, checkpoint: str) -> Trained:
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
     """Evaluate a loaded model; raise ValueError for settings that its task does not support."""
     meta = trained.meta
-    if not meta.task.needs_labels and (config.tta != "none" or config.robustness):
+    asked = config.tta != "none" or config.robustness or config.foreign
+    if asked and not meta.task.needs_labels:
         raise ValueError(
-            "tta=flip and robustness=true are for classifiers, not for "
+            "tta=flip, robustness=true and foreign= are for classifiers, not for "
             f"task={meta.config.task.name}"
         )
     folder = Path(config.out or run_folder(meta.path) / folder_name(config, meta))
@@ -86,6 +98,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     meta, precision = trained.meta, trained.precision
     if config.precision is not None:
         precision = pick_precision(config.precision, trained.device, trained.model)
+    files = files_at(config.foreign, "foreign") if config.foreign else []
     (images, val, caveat), data = evaluated_images(config.data, config.split, meta)
     batch_size = min(config.batch_size or meta.config.train.eval_batch_size, trained.at_once)
     measured = partial(measure, trained, precision, batch_size)
@@ -104,14 +117,24 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    note = config.data.val_subset is None and config.precision is None
-    fitted = temperature(measured, meta, config.split, val, note)
+    validation = validated(measured, meta, config.split, val)
+    fitted = None if validation is None else temperature(validation)
     content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
+    if validation is not None and isinstance(result, Classification):
+        content["abstention"] = abstention(
+            validation.calibrated(fitted), result.predictions.calibrated(fitted), config.split
+        )
+        if config.data.val_subset is None and config.precision is None:
+            note_calibration(meta, fitted, content["abstention"])
     content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
-    if config.robustness:
-        content["robustness"] = robustness(measured, images)
+    if config.robustness and isinstance(result, Classification):
+        content["robustness"] = robustness(measured, images, result.predictions)
+    if files and isinstance(result, Classification):
+        like_own = trained._replace(meta=replace(meta, temperature=fitted))
+        own, rows = result.predictions.calibrated(fitted), content.get("abstention", [])
+        content["foreign"] = {"folder": config.foreign} | foreign(like_own, files, own, rows)
     explainer = explainer_of(trained, precision)
     if explainer is not None:
         content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
@@ -258,5 +281,6 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         config.precision,
         config.tta != "none" and config.tta,
         config.robustness and "robustness",
+        config.foreign and f"foreign-{Path(config.foreign).name}",
     ]
     return "-".join(file_name(part) for part in ["eval", split, *parts] if part)

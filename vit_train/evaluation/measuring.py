@@ -1,7 +1,8 @@
-"""Measure a model on plain, mirrored and corrupted images, and fit its temperature."""
+"""Measure a model on plain, mirrored, corrupted and foreign images, and calibrate it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -11,21 +12,25 @@ from vit_train.base.log import logger
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Classification, Evaluation, Predictions
+from vit_train.engine.metrics import Classification, Evaluation, Predictions, lower_bound
 from vit_train.engine.objective import evaluate
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
 from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.figures.measures import (
     COLDEST,
+    auroc,
     calibration_error,
+    choose_threshold,
     class_reports,
     fitted_temperature,
+    kept_and_correct,
     result_dict,
     result_line,
 )
 from vit_train.runs.paths import calibration_file
-from vit_train.runs.trained import Meta, Trained, noted_temperatures, temperature_key
+from vit_train.runs.settings import TARGETS
+from vit_train.runs.trained import Meta, Prediction, Trained, noted_calibration
 
 # A function that evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
@@ -39,37 +44,70 @@ def measure(trained: Trained, precision: Precision, batch_size: int, images: Ima
         return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
 
 
-def temperature(
-    measure: Measure, meta: Meta, split: str, images: ImageSet | None, note: bool
-) -> float | None:
-    """Fit the temperature of a classifier on its run's validation `images`.
+def validated(
+    measure: Measure, meta: Meta, split: str, images: ImageSet | None
+) -> Predictions | None:
+    """Return a classifier's predictions for its run's validation `images`, to calibrate it with.
 
-    Return None if there are no validation images or too few, or if the evaluated `split` is "val".
-    With `note`, also write the temperature into the run's folder.
+    Return None if there are no validation images, or if the evaluated `split` is "val".
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
         return None
-    fitted = fitted_temperature(measure(images).predictions)
+    return measure(images).predictions
+
+
+def temperature(validation: Predictions) -> float | None:
+    """Fit the temperature on validation images, or return None if there are too few."""
+    fitted, count = fitted_temperature(validation), len(validation.labels)
     if fitted <= COLDEST:
-        logger.info(f"no temperature is fitted: too few validation images ({len(images):,})")
+        logger.info(f"no temperature is fitted: too few validation images ({count:,})")
         return None
-    if note:
-        note_temperature(meta, fitted)
     return fitted
 
 
-def note_temperature(meta: Meta, fitted: float) -> None:
-    """Write a checkpoint's temperature to the calibration file that `load` reads."""
-    file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
+def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[dict[str, Any]]:
+    """Choose thresholds on validation images, and report what they do to both sets of images.
+
+    Return, for each of TARGETS: the `target`, its `threshold`, and the share and accuracy of the
+    answers to the images of "val" and of `split`. If the target is not reached, the threshold and
+    the result for `split` are None, and that for "val" is for the first threshold tried.
+    """
+    rows = []
+    for target in TARGETS:
+        threshold, passes = choose_threshold(validation, target)
+        row = {"target": target, "threshold": threshold, "val": answered(validation, threshold)}
+        row[split] = answered(evaluated, threshold)
+        rows.append(row if passes else row | {"threshold": None, split: None})
+    return rows
+
+
+def answered(predictions: Predictions, threshold: float) -> dict[str, float | None]:
+    """Return the share of images with at least this confidence, their accuracy and its bound."""
+    count, correct = kept_and_correct(predictions, threshold)
+    return {
+        "share": count / len(predictions.labels),
+        "acc": correct / count if count else None,
+        "acc_lower_95": lower_bound(correct, count),
+    }
+
+
+def note_calibration(meta: Meta, fitted: float | None, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads.
+
+    `rows` are those of `abstention`.
+    """
+    file, noted, key = calibration_file(meta.path), noted_calibration(meta.path), meta.key
     if noted is None:
-        logger.warning(f"the temperature is not saved: {file} is not from vit-eval; move it away")
+        logger.warning(f"the calibration is not saved: {file} is not from vit-eval; move it away")
         return
+    noted.temperatures[key] = fitted
+    noted.thresholds[key] = {str(row["target"]): row["threshold"] for row in rows}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
-        write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
+        write_json(file, asdict(noted))
     except OSError as error:
-        logger.warning(f"the temperature is not saved: {file}: {error.strerror}")
+        logger.warning(f"the calibration is not saved: {file}: {error.strerror}")
 
 
 def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
@@ -84,14 +122,49 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
     return result
 
 
-def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
-    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all."""
+def robustness(measure: Measure, images: ImageSet, plain: Predictions) -> dict[str, Any]:
+    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all.
+
+    Likewise, return the AUROC of telling them from the original images by confidence; `plain` are
+    the predictions for the original images.
+    """
     found: dict[str, list[float]] = {}
+    told: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
         pixels = (corrupted(images.images, name, severity) for severity in SEVERITIES)
-        found[name] = [measure(replace(images, images=worse)).acc for worse in pixels]
+        results = [measure(replace(images, images=worse)) for worse in pixels]
+        found[name] = [each.acc for each in results]
+        told[name] = [auroc(plain.confidence, each.predictions.confidence) for each in results]
         logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
-    return {"mean_acc": mean(map(mean, found.values())), "acc_by_severity": found}
+    return {
+        "mean_acc": mean(map(mean, found.values())),
+        "acc_by_severity": found,
+        "mean_auroc": mean(map(mean, told.values())),
+        "auroc_by_severity": told,
+    }
+
+
+def foreign(
+    trained: Trained, files: Sequence[Path], own: Predictions, rows: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the AUROC of telling foreign images from others by the model's confidence.
+
+    `own` are the predictions for the others, with the temperature of `trained`. Also return the
+    share of foreign images whose confidence reaches the threshold, for each of the `rows` of
+    `abstention` that has one. Raise ValueError if none of the files can be read.
+    """
+    predictions = (each for each in trained.stream(files, topk=1) if isinstance(each, Prediction))
+    found = np.array([each.probability for each in predictions])
+    if not len(found):
+        raise ValueError(f"none of the foreign images can be read, such as {files[0]}")
+    score = auroc(own.confidence, found)
+    logger.info(f"foreign images: {len(found):,} of {len(files):,} read, AUROC {score:.3f}")
+    predicted = {
+        str(row["target"]): float((found >= row["threshold"]).mean())
+        for row in rows
+        if row["threshold"] is not None
+    }
+    return {"images": len(found), "auroc": score, "predicted": predicted}
 
 
 def numbers(
@@ -102,9 +175,7 @@ def numbers(
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)
         if temperature is not None:
-            calibrated = Predictions(
-                result.predictions.labels, result.predictions.logits / temperature
-            )
+            calibrated = result.predictions.calibrated(temperature)
             content["calibration"] = {
                 "ece": calibration_error(result.predictions),
                 "temperature": temperature,

@@ -3,13 +3,15 @@
 import json
 import os
 import shlex
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import replacing
-from vit_train.data.image_files import Doubts, image_files
+from vit_train.data.decode import Doubts
+from vit_train.data.image_files import image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Meta, PredictionOrError, load
@@ -23,52 +25,88 @@ WIDTH = 60
 def predict_images(config: PredictConfig) -> None:
     """Classify all images, print the predictions, and write them to the file `config.out`, if set.
 
-    Raise ValueError if there are no images, or if no image can be read.
+    Raise ValueError if there are no images, if no image can be read, or if the model cannot
+    abstain as `config.abstain` asks.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights)
+    threshold = least_confidence(config, trained.meta)
     paths, doubts = image_files(config.images), Doubts()
     predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
     failures: list[str] = []
+    unsure = 0
     width = min(WIDTH, max(len(printable(str(path))) for path in paths))
     topk = min(config.topk, len(trained.meta.classes))
+    guesses = range(2 if config.abstain is None else 1, topk + 1)
     out = Path(config.out or os.devnull)
     is_json = out.suffix == ".jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) if config.out else out.open("wb") as file:
-        file.write(b"" if is_json else csv_header(topk).encode())
+        file.write(b"" if is_json else csv_header(guesses).encode())
         for number, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
-            line = json_line(path, prediction) if is_json else csv_line(path, prediction, topk)
-            file.write(line.encode())
             if isinstance(prediction, str):
                 failures.append(prediction)
+            elif prediction.probability < threshold:
+                prediction, unsure = replace(prediction, label=""), unsure + 1
+            line = json_line(path, prediction) if is_json else csv_line(path, prediction, guesses)
+            file.write(line.encode())
             if config.out is None or number < SHOWN:
                 logger.info(terminal_line(path, prediction, width))
     if len(failures) == len(paths):
         raise ValueError(f"none of the images can be read: {failures[0]}")
     doubts.warn()
+    if config.abstain is not None:
+        logger.info(
+            f"unsure: {unsure:,} of {counted(len(paths), 'image')}, with a confidence below "
+            f"{threshold:.2%}"
+        )
     report(config, len(paths), len(failures), trained.meta)
 
 
+def least_confidence(config: PredictConfig, meta: Meta) -> float:
+    """Return the least confidence of an answer: vit-eval's threshold for `config.abstain`, or 0.
+
+    Raise ValueError if the threshold is unknown, or if there is none for this accuracy.
+    """
+    if config.abstain is None:
+        return 0.0
+    if not meta.thresholds:
+        raise ValueError(
+            f"abstain={config.abstain} needs a calibrated model: {calibration_advice(config, meta)}"
+        )
+    threshold = meta.thresholds.get(str(config.abstain))
+    if threshold is None:
+        reached = [target for target, least in meta.thresholds.items() if least is not None]
+        raise ValueError(
+            f"abstain={config.abstain} cannot be promised: on the validation images, no confidence "
+            f"reached this accuracy with certainty (reached: {', '.join(reached) or 'none'})"
+        )
+    return threshold
+
+
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
-    """Format the prediction for a file as a line for the terminal."""
+    """Format the prediction for a file as a line for the terminal; its label is "" if unsure."""
     name = printable(str(path))
     if isinstance(prediction, str):
         return f"{name:<{width}}  cannot be read: {printable(prediction)}"
     classes = (f"{shortened(label, CLASS_NAME)} {chance:.1%}" for label, chance in prediction.top)
-    return f"{name:<{width}}  {'  '.join(classes)}"
+    unsure = "" if prediction.label else "unsure: "
+    return f"{name:<{width}}  {unsure}{'  '.join(classes)}"
 
 
-def csv_header(topk: int) -> str:
-    places = ((f"predicted_{place}", f"probability_{place}") for place in range(2, topk + 1))
+def csv_header(guesses: range) -> str:
+    """Return the header of the CSV file; `guesses` are the places of the listed classes."""
+    places = ((f"predicted_{place}", f"probability_{place}") for place in guesses)
     return csv_text([["image", "predicted", "probability", *chain(*places), "error"]])
 
 
-def csv_line(path: Path, prediction: PredictionOrError, topk: int) -> str:
+def csv_line(path: Path, prediction: PredictionOrError, guesses: range) -> str:
     if isinstance(prediction, str):
-        cells = [""] * (2 * topk) + [printable(prediction)]
+        cells = [""] * (2 + 2 * len(guesses)) + [printable(prediction)]
     else:
-        pairs = ([printable(label), f"{chance:.6f}"] for label, chance in prediction.top)
+        first = prediction.label, prediction.probability
+        listed = [first, *(prediction.top[place - 1] for place in guesses)]
+        pairs = ([printable(label), f"{chance:.6f}"] for label, chance in listed)
         cells = [*chain(*pairs), ""]
     return csv_text([[printable(str(path)), *cells]])
 
@@ -79,7 +117,7 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
         content["error"] = printable(prediction)
     else:
         top = [[label, round(chance, 6)] for label, chance in prediction.top]
-        content |= {"predicted": top[0][0], "probability": top[0][1], "top": top}
+        content |= {"predicted": prediction.label or None, "probability": top[0][1], "top": top}
     return json.dumps(content, allow_nan=False) + "\n"
 
 
@@ -91,10 +129,15 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if meta.temperature is not None:
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
-    elif meta.config.data.val == "split":
-        logger.info(
-            "probabilities are not calibrated: to calibrate them on the run's validation images, "
-            f"run: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} weights={config.weights}"
-        )
     else:
-        logger.info("probabilities are not calibrated: the run held out no validation images")
+        logger.info(f"probabilities are not calibrated: {calibration_advice(config, meta)}")
+
+
+def calibration_advice(config: PredictConfig, meta: Meta) -> str:
+    """Return the command that calibrates the model, or the reason why none can."""
+    if meta.config.data.val != "split":
+        return "the run held out no validation images"
+    return (
+        "to calibrate the model on the run's validation images, "
+        f"run: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} weights={config.weights}"
+    )

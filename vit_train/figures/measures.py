@@ -1,6 +1,8 @@
 """Measures of a classifier's predictions, as numbers, figures and text."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -8,11 +10,13 @@ from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, shortened
 from vit_train.engine.metrics import (
+    ERROR,
     Classification,
     Evaluation,
     Floats,
     Integers,
     Predictions,
+    binomial_tail,
     log_softmax,
     of_label,
 )
@@ -161,6 +165,50 @@ def fitted_temperature(predictions: Predictions) -> float:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     return float(np.clip(1 / high, COLDEST, HOTTEST))
+
+
+# The shares of the images that are answered at the thresholds tried, in their order.
+TRIED = np.linspace(0.25, 1, 76)
+
+
+def kept_and_correct(predictions: Predictions, threshold: float) -> tuple[int, int]:
+    """Count the images with at least this confidence, and the correct predictions for them."""
+    kept = predictions.correct[predictions.confidence >= threshold]
+    return len(kept), int(kept.sum())
+
+
+def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bool]:
+    """Choose the lowest confidence from which on at least `target` of the predictions are correct.
+
+    With 95 % certainty, this also holds for all other images like these (selective classification,
+    Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first, until the lower
+    bound of the accuracy is below `target`; this needs no correction for the number of tests.
+    The first threshold answers TRIED[0] of the images, or as many as would do without a mistake:
+    among fewer images, a single mistake would end the sequence.
+
+    Return the threshold and True or, if no threshold passes, the first one and False.
+    """
+    surest = np.sort(predictions.confidence)[::-1]
+    fewest = math.log(ERROR) / math.log(target)
+    counts = [count for count in np.ceil(TRIED * len(surest)).astype(int) if count >= fewest]
+    tried = [float(surest[count - 1]) for count in counts or [len(surest)]]
+
+    def passes(threshold: float) -> bool:
+        count, correct = kept_and_correct(predictions, threshold)
+        return binomial_tail(correct, count, target) <= ERROR
+
+    passed = list(takewhile(passes, tried))
+    return (passed[-1], True) if passed else (tried[0], False)
+
+
+def auroc(own: Floats, others: Floats) -> float:
+    """Return the share of pairs in which the first value is higher; equal values count as half.
+
+    The pairs are all of `own` (N,) with all of `others` (M,).
+    """
+    ordered = np.sort(others)
+    lower, at_most = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
+    return float((lower + at_most).mean()) / 2 / len(ordered)
 
 
 # The accuracies whose coverage is marked in the figure.

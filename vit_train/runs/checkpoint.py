@@ -59,6 +59,8 @@ class Facts:
     seen_before: Tensor | None = None
     # The temperature by which logits are divided to calibrate probabilities, if known.
     temperature: float | None = None
+    # The least calibrated confidence for each accuracy in TARGETS, or None if it is not reached.
+    thresholds: dict[str, float | None] = field(default_factory=dict)
     # The checksum of the file that the facts were read from; it identifies the file.
     checksum: str = ""
 

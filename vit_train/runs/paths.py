@@ -181,7 +181,7 @@ def summary_file(checkpoint: Path) -> Path:
 
 
 def calibration_file(checkpoint: Path) -> Path:
-    """Return the path of the file where vit-eval stores the temperatures of a run's checkpoints."""
+    """Return the path of the file where vit-eval stores the calibration of a run's checkpoints."""
     return run_folder(checkpoint) / "calibration.json"
 
 

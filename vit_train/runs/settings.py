@@ -16,6 +16,8 @@ from vit_train.runs.config import CONTINUED, TrainConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
+# The accuracies for which vit-eval chooses a threshold, below which vit-predict may abstain.
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 # The most checkpoints that vit-eval compares.
 MOST_COMPARED = 8
 
@@ -115,6 +117,11 @@ class EvalConfig(TrainedConfig):
         "Also evaluate on images corrupted in eight ways, at five severities each (40 "
         "evaluations).",
     )
+    foreign: str | None = setting(
+        None,
+        "A folder of images that belong to none of the classes: also report how well the "
+        "confidence tells them from the evaluated images.",
+    )
     out: str | None = setting(
         None,
         "The folder to write into, with subfolders A, B and so on for several checkpoints; "
@@ -129,9 +136,9 @@ class EvalConfig(TrainedConfig):
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
         if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
             raise ValueError(f"ckpt=[A,B,…] must name 2 to {MOST_COMPARED} checkpoints")
-        if several and (self.tta != "none" or self.robustness):
+        if several and (self.tta != "none" or self.robustness or self.foreign):
             raise ValueError(
-                "tta= and robustness= work with one checkpoint only, not with ckpt=[A,B]"
+                "tta=, robustness= and foreign= work with one checkpoint only, not with ckpt=[A,B]"
             )
 
 
@@ -164,6 +171,13 @@ class PredictConfig(TrainedConfig):
         None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
     )
     topk: int = setting(3, "Number of most probable classes to show.", at_least=1)
+    abstain: float | None = setting(
+        None,
+        "Predict only if the confidence is so high that, on images like the run's validation "
+        f"images, at least this share ({', '.join(map(str, TARGETS))}) of the predictions is "
+        "correct; otherwise say unsure. Run vit-eval first.",
+        choices=TARGETS,
+    )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
 

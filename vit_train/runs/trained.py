@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.image_files import BrokenImage, Doubts, Reading, decoding, read_image, square
+from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.state import State
 from vit_train.engine.workers import make_workers
@@ -65,7 +65,8 @@ def named(image: Picture) -> str:
 class Meta(Facts):
     """A trained model's config, task, facts and training progress.
 
-    `temperature` is None if it is not known for the loaded weights at the loaded image size.
+    `temperature` is None, and `thresholds` are {}, if they are not known for the loaded weights at
+    the loaded image size.
     """
 
     path: Path
@@ -91,6 +92,15 @@ class Meta(Facts):
     def white_level(self) -> int | None:
         """Return the value that becomes white in images of more than 8 bits, or None if unknown."""
         return getattr(self.config.data, "white_level", None)
+
+    @property
+    def key(self) -> str:
+        """Return the key of these weights in the calibration file.
+
+        The key includes the checkpoint's checksum, because a later checkpoint may have the same
+        file name.
+        """
+        return f"{self.path.name} {self.checksum[:12]}, {self.weights} weights"
 
     def require_finite(self, outputs: Tensor) -> None:
         """Raise ValueError if the model's outputs contain NaN or infinity."""
@@ -299,7 +309,9 @@ def load(
         weights=chosen,
         **{each.name: getattr(checkpoint, each.name) for each in fields(Facts)},
     )
-    return Trained(model.eval(), replace(meta, temperature=known_temperature(checkpoint, meta)))
+    if meta.image_shape != checkpoint.image_shape:
+        return Trained(model.eval(), replace(meta, temperature=None, thresholds={}))
+    return Trained(model.eval(), with_calibration(meta))
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
@@ -390,35 +402,37 @@ def statistics_of(
     return Statistics(mean, std)
 
 
-def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
-    """Return the temperature from the checkpoint or, without one, from vit-eval's calibration file.
+def with_calibration(meta: Meta) -> Meta:
+    """Replace the checkpoint's temperature and thresholds by those in vit-eval's calibration file.
 
-    Return None if neither has a temperature for these weights, if the model's image size differs
-    from the training image size, or if the temperature is not between LEAST and MOST.
+    A temperature that is not between LEAST and MOST counts as unknown.
     """
-    noted = noted_temperatures(meta.path) or {}
-    value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
-    return value if meta.image_shape == checkpoint.image_shape and LEAST <= value <= MOST else None
+    noted = noted_calibration(meta.path) or Calibration({})
+    temperature = noted.temperatures.get(meta.key, meta.temperature)
+    return replace(
+        meta,
+        temperature=temperature if LEAST <= (temperature or 0.0) <= MOST else None,
+        thresholds=noted.thresholds.get(meta.key, meta.thresholds),
+    )
 
 
-def temperature_key(meta: Meta) -> str:
-    """Return the key of a model's temperature in the calibration file.
+@dataclass(frozen=True)
+class Calibration:
+    """The content of a run's calibration file: temperatures and thresholds by `Meta.key`."""
 
-    The key includes the checkpoint's checksum, because a later checkpoint may have the same file
-    name.
-    """
-    return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
+    temperatures: dict[str, float | None]
+    thresholds: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
-def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
-    """Return the temperatures in a run's calibration file, by `temperature_key`.
+def noted_calibration(checkpoint: Path) -> Calibration | None:
+    """Return the content of a run's calibration file, which is empty if there is no file.
 
-    Return {} if there is no file. Return None if the file is damaged, or is not from vit-eval.
+    Return None if the file is damaged, or is not from vit-eval.
     """
     try:
         content = read_object(calibration_file(checkpoint))
-        return typed(dict[str, float], content["temperatures"]) if content else {}
-    except (Refused, LookupError):
+        return typed(Calibration, content) if content else Calibration({})
+    except Refused:
         return None
 
 

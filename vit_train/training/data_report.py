@@ -15,7 +15,8 @@ from vit_train.base.writing import write_text
 from vit_train.data.config import FolderConfig
 from vit_train.data.copies import find_copies
 from vit_train.data.dataset import Dataset, ImageSet, make_splits
-from vit_train.data.image_files import FORMATS, is_flat, listed
+from vit_train.data.decode import is_flat
+from vit_train.data.image_files import FORMATS, listed
 from vit_train.data.sources import load_dataset
 from vit_train.runs.settings import DataReportConfig
 

@@ -14,6 +14,7 @@ from vit_train.base.memory import (
     require_memory,
 )
 from vit_train.base.setting import chosen
+from vit_train.base.text import printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
@@ -105,7 +106,7 @@ class Setup:
             part = getattr(self.splits, split)
             labels = part.label_names(self.data.classes) if part else ()
             for name, label in zip(part.all_names if part else (), labels, strict=True):
-                yield name, label, split
+                yield printable(name), label, split
 
     @cached_property
     def flops(self) -> Flops | None:
