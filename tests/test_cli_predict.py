@@ -235,7 +235,7 @@ def test_a_temperature_that_cannot_be_saved_is_said(
     meta = vit_train.load(small_run("finished")).meta
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(measuring, "write_json", Mock(side_effect=full))
-    measuring.note_calibration(meta, 1.5, [])
+    measuring.note_calibration(meta, 1.5, {})
     words = "the calibration is not saved: run/calibration.json: No space left on device"
     assert words in caplog.text
     Path("broken.png").touch()

@@ -48,7 +48,7 @@ class TagPredictions:
         found = self.average_precisions
         return float(found[~np.isnan(found)].mean()) if self.truth.any() else 0.0
 
-    @property
+    @cached_property
     def map_interval(self) -> tuple[float, float]:
         """Return the 95 % interval of mAP: percentiles over bootstrap samples of the images."""
         rng, count = np.random.default_rng(0), len(self.truth)
@@ -85,7 +85,7 @@ class TagPredictions:
     def best_thresholds(self) -> Floats:
         """Return the threshold of each tag with the highest F1 on these images, (K,).
 
-        Of equal thresholds, take the highest. A tag that no image has gets THRESHOLD.
+        A tag that no image has gets THRESHOLD.
         """
         pairs = zip(self.truth.T, self.probabilities.T, strict=True)
         return np.array([best_threshold(*each) if each[0].any() else THRESHOLD for each in pairs])
@@ -111,8 +111,10 @@ def average_precision(truth: Booleans, scores: Floats) -> float:
 
 
 def best_threshold(truth: Booleans, scores: Floats) -> float:
+    """Return the threshold with the highest F1, halfway to the next lower score or 0."""
     values, hits, taken = ranked(truth, scores)
-    return float(values[np.argmax(2 * hits / (taken + hits[-1]))])
+    best = np.argmax(2 * hits / (taken + hits[-1]))
+    return float(values[best] + np.append(values, 0)[best + 1]) / 2
 
 
 def f1(counts: Integers) -> Floats:

@@ -21,6 +21,7 @@ from vit_train.data.image_files import files_at
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.tagging import Tagging
 from vit_train.evaluation.measuring import (
     abstention,
     flipped,
@@ -33,6 +34,7 @@ from vit_train.evaluation.measuring import (
     validated,
 )
 from vit_train.evaluation.pages import evaluation_page
+from vit_train.evaluation.tags import tag_numbers, tag_rows, tag_table
 from vit_train.explain.explainer import Explainer, true_classes
 from vit_train.figures.charts import Curve, Figure, curves, draw_robustness, save
 from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
@@ -81,7 +83,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
     """Evaluate a loaded model; raise ValueError for settings that its task does not support."""
     meta = trained.meta
     asked = config.tta != "none" or config.robustness or config.foreign
-    if asked and not meta.task.needs_labels:
+    if asked and not meta.task.one_class:
         raise ValueError(
             "tta=flip, robustness=true and foreign= are for classifiers, not for "
             f"task={meta.config.task.name}"
@@ -118,14 +120,22 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
     validation = validated(measured, meta, config.split, val)
-    fitted = None if validation is None else temperature(validation)
-    content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
+    fitted, thresholds = None, {}
     if validation is not None and isinstance(result, Classification):
+        fitted = temperature(validation)
+    content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
+    if isinstance(result, Tagging):
+        least = meta.tag_thresholds if validation is None else validation.best_thresholds
+        content |= tag_numbers(result.predictions, meta.classes, least)
+        thresholds = dict(zip(meta.classes, least.tolist(), strict=True))
+        logger.info(tag_table(content["per_tag"]))
+    elif validation is not None and isinstance(result, Classification):
         content["abstention"] = abstention(
             validation.calibrated(fitted), result.predictions.calibrated(fitted), config.split
         )
-        if config.data.val_subset is None and config.precision is None:
-            note_calibration(meta, fitted, content["abstention"])
+        thresholds = {str(row["target"]): row["threshold"] for row in content["abstention"]}
+    if validation is not None and config.data.val_subset is None and config.precision is None:
+        note_calibration(meta, fitted, thresholds)
     content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
@@ -178,7 +188,7 @@ def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
 
 
 def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -> None:
-    """Write results.json, the figures, report.html and, for a classifier, predictions.csv."""
+    """Write results.json, the figures, report.html and, with labels, predictions.csv."""
     meta, images, result, content, folder = evaluated
     summary = summary_file(meta.path)
     try:
@@ -189,6 +199,9 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
     if isinstance(result, Classification):
         rows = prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
         write_text(folder / "predictions.csv", csv_text(rows))
+    if isinstance(result, Tagging):
+        tags = tag_rows(result.predictions, images.all_names, content["per_tag"])
+        write_text(folder / "predictions.csv", csv_text(tags))
     drawn = pictures(evaluated, trained, explainer, run, curve)
     pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
     write_text(folder / "report.html", evaluation_page(content, result, images, run, pngs))
@@ -254,7 +267,7 @@ def pictures(
     if encoder is not None and len(encoder.pos_embed) and encoder.grid**2 <= MOST_PLACES:
         yield "positions", draw_positions(encoder)
     if curve:
-        measures = ("loss", "acc") if isinstance(result, Classification) else ("loss",)
+        measures = ["loss", *(name for name in ("acc", "map") if name in result.values)]
         yield "curves", curves([("this run", [curve])], measures, validated_on([run]))
 
 

@@ -44,10 +44,8 @@ def measure(trained: Trained, precision: Precision, batch_size: int, images: Ima
         return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
 
 
-def validated(
-    measure: Measure, meta: Meta, split: str, images: ImageSet | None
-) -> Predictions | None:
-    """Return a classifier's predictions for its run's validation `images`, to calibrate it with.
+def validated(measure: Measure, meta: Meta, split: str, images: ImageSet | None) -> Any:
+    """Return the predictions for a run's validation `images`, for calibration.
 
     Return None if there are no validation images, or if the evaluated `split` is "val".
     """
@@ -92,17 +90,14 @@ def answered(predictions: Predictions, threshold: float) -> dict[str, float | No
     }
 
 
-def note_calibration(meta: Meta, fitted: float | None, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads.
-
-    `rows` are those of `abstention`.
-    """
+def note_calibration(meta: Meta, fitted: float | None, thresholds: dict[str, float | None]) -> None:
+    """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads."""
     file, noted, key = calibration_file(meta.path), noted_calibration(meta.path), meta.key
     if noted is None:
         logger.warning(f"the calibration is not saved: {file} is not from vit-eval; move it away")
         return
     noted.temperatures[key] = fitted
-    noted.thresholds[key] = {str(row["target"]): row["threshold"] for row in rows}
+    noted.thresholds[key] = thresholds
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
         write_json(file, asdict(noted))

@@ -38,6 +38,8 @@ def predict_images(config: PredictConfig) -> None:
     width = min(WIDTH, max(len(printable(str(path))) for path in paths))
     topk = min(config.topk, len(trained.meta.classes))
     guesses = range(2 if config.abstain is None else 1, topk + 1)
+    if not trained.meta.task.one_class:
+        guesses = range(0)
     out = Path(config.out or os.devnull)
     is_json = out.suffix == ".jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +72,8 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
     """
     if config.abstain is None:
         return 0.0
+    if not meta.task.one_class:
+        raise ValueError("abstain= is for classifiers, not for task=tags")
     if not meta.thresholds:
         raise ValueError(
             f"abstain={config.abstain} needs a calibrated model: {calibration_advice(config, meta)}"
@@ -90,12 +94,15 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
     if isinstance(prediction, str):
         return f"{name:<{width}}  cannot be read: {printable(prediction)}"
     classes = (f"{shortened(label, CLASS_NAME)} {chance:.1%}" for label, chance in prediction.top)
-    unsure = "" if prediction.label else "unsure: "
+    unsure = "" if prediction.label else "unsure: " if prediction.top else "no tag"
     return f"{name:<{width}}  {unsure}{'  '.join(classes)}"
 
 
 def csv_header(guesses: range) -> str:
-    """Return the header of the CSV file; `guesses` are the places of the listed classes."""
+    """Return the header of the CSV file.
+
+    `guesses` are the places of the listed classes after the first or, for tags, none.
+    """
     places = ((f"predicted_{place}", f"probability_{place}") for place in guesses)
     return csv_text([["image", "predicted", "probability", *chain(*places), "error"]])
 
@@ -104,10 +111,12 @@ def csv_line(path: Path, prediction: PredictionOrError, guesses: range) -> str:
     if isinstance(prediction, str):
         cells = [""] * (2 + 2 * len(guesses)) + [printable(prediction)]
     else:
-        first = prediction.label, prediction.probability
-        listed = [first, *(prediction.top[place - 1] for place in guesses)]
+        listed = [prediction.top[place - 1] for place in guesses]
+        # Without guesses, the label has all names in `top`: one class, or any number of tags.
+        chances = [prediction.probability] if guesses else [chance for _, chance in prediction.top]
         pairs = ([printable(label), f"{chance:.6f}"] for label, chance in listed)
-        cells = [*chain(*pairs), ""]
+        first = printable(prediction.label), "|".join(map("{:.6f}".format, chances))
+        cells = [*first, *chain(*pairs), ""]
     return csv_text([[printable(str(path)), *cells]])
 
 
@@ -117,17 +126,22 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
         content["error"] = printable(prediction)
     else:
         top = [[label, round(chance, 6)] for label, chance in prediction.top]
-        content |= {"predicted": prediction.label or None, "probability": top[0][1], "top": top}
+        content |= {"predicted": prediction.label or None}
+        content |= {"probability": round(prediction.probability, 6), "top": top}
     return json.dumps(content, allow_nan=False) + "\n"
 
 
 def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
-    """Log the output file, the unreadable images, and whether the probabilities are calibrated."""
+    """Log the output file, the unreadable images, and whether the model is calibrated."""
     if config.out is not None:
         logger.info(f"predictions for {counted(count, 'image')} written to {config.out}")
     if failures:
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
-    if meta.temperature is not None:
+    if not meta.task.one_class:
+        chosen = "chosen on the run's validation images"
+        advice = "0.5 for all tags; " + calibration_advice(config, meta)
+        logger.info(f"thresholds of the tags: {chosen if meta.thresholds else advice}")
+    elif meta.temperature is not None:
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
     else:
         logger.info(f"probabilities are not calibrated: {calibration_advice(config, meta)}")

@@ -120,13 +120,15 @@ class Explainer:
         found = [self.explained(images, method) for method in self.methods]
         named = [shortened(name, NAME) for name in self.classes]
         lines = []
+        one_class = self.trained.meta.task.one_class
+        most, chosen = ("predicted", "class") if one_class else ("most probable", "tag")
         for title, chances in zip(titles, found[0][1], strict=True):
             predicted = int(chances.argmax())
-            said = [f"predicted: {named[predicted]} {100 * chances[predicted]:.0f} %"]
+            said = [f"{most}: {named[predicted]} {100 * chances[predicted]:.0f} %"]
             if self.target not in (None, predicted):
                 said.append(f"{named[self.target]} {100 * chances[self.target]:.0f} %")
             lines.append([shortened(title, TITLE), *said])
-        raised = "the predicted class" if self.target is None else named[self.target]
+        raised = f"the {most} {chosen}" if self.target is None else named[self.target]
         legends = (
             LEGENDS[method].format(layer=self.layer + 1, raised=raised) for method in self.methods
         )

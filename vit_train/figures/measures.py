@@ -20,6 +20,7 @@ from vit_train.engine.metrics import (
     log_softmax,
     of_label,
 )
+from vit_train.engine.tagging import Tagging
 from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
 from vit_train.figures.sheet import draw_mistakes
 
@@ -280,6 +281,8 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
     }
     if isinstance(result, Classification):
         numbers["acc_interval_95"] = list(result.interval)
+    if isinstance(result, Tagging):
+        numbers["map_interval_95"] = list(result.predictions.map_interval)
     return numbers | all_values(result)
 
 
@@ -299,6 +302,13 @@ def figures(
 def result_line(result: Evaluation) -> str:
     """Format a result as one line, for the terminal."""
     images = counted(result.count, "image")
+    if isinstance(result, Tagging):
+        low, high = result.predictions.map_interval
+        return (
+            f"mAP {result.map:.2%} (95 % interval {low:.2%} to {high:.2%})  micro F1 "
+            f"{result.micro_f1:.3f}  macro F1 {result.macro_f1:.3f}  loss {result.loss:.4f}  on "
+            f"{images}"
+        )
     if not isinstance(result, Classification):
         return f"loss {result.loss:.4f} on {images}"
     low, high = result.interval

@@ -153,6 +153,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     kind = "uint8" if model.normalize else "normalized float32"
     use = form.use.replace("NAME", name).replace("INPUT", f"{kind} (N, {channels}, {size}, {size})")
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
+    thresholds = (f"{markdown_cell(tag)} {least:.3f}" for tag, least in model.thresholds.items())
     lines = [
         "---",
         *([f"library_name: {form.package}"] if form.package else []),
@@ -168,7 +169,9 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         f"{counted(meta.images_seen, 'image')} seen, {meta.weights} weights. "
         f"Exported on {today()}.",
         "",
-        f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}.",
+        f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}."
+        if meta.task.one_class
+        else f"**Tags**, with the thresholds of their probabilities: {', '.join(thresholds)}.",
         "",
         f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.",
         "",
@@ -185,7 +188,10 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         "## Limits",
         "",
-        "The model always answers with one of these classes, even for unrelated images.",
+        "The model always answers with one of these classes, even for unrelated images."
+        if meta.task.one_class
+        else "An image may have any number of these tags. The sigmoid of a logit is the "
+        "probability of its tag; the tag is predicted if the probability reaches the threshold.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -199,10 +205,10 @@ def results(meta: Meta) -> list[str]:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
-        ends = "{:.2%} to {:.2%}".format
+        ends, name = "{:.2%} to {:.2%}".format, "acc" if meta.task.one_class else "map"
         rows = [
             f"| test images, {markdown_cell(weights)} weights | {precision} | "
-            f"{result['acc']:.2%} | {ends(*result['acc_interval_95'])} | {result['count']:,} |"
+            f"{result[name]:.2%} | {ends(*result[f'{name}_interval_95'])} | {result['count']:,} |"
             for weights, result in summary["test"].items()
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -212,7 +218,8 @@ def results(meta: Meta) -> list[str]:
         "",
         f"Trained by `{command}` (commit {markdown_cell(str(summary.get('commit')))}).",
         "",
-        "| evaluated on | precision | accuracy | 95 % interval | images |",
+        f"| evaluated on | precision | {'accuracy' if name == 'acc' else 'mAP'} | 95 % interval "
+        "| images |",
         "|---|---|---|---|---|",
         *rows,
         "",

@@ -65,6 +65,11 @@ class Deployed:
         return f"{kind}_label_classification"
 
     @property
+    def thresholds(self) -> dict[str, float]:
+        """Return the least probability at which each tag is predicted; only for task=tags."""
+        return dict(zip(self.meta.classes, self.meta.tag_thresholds.tolist(), strict=True))
+
+    @property
     def about(self) -> dict[str, Any]:
         """Return the metadata to export: settings, classes, preprocessing and provenance.
 
@@ -78,6 +83,7 @@ class Deployed:
             "std": list(meta.statistics.std),
             "temperature": meta.temperature,
             "problem_type": self.problem_type,
+            "thresholds": {} if meta.task.one_class else self.thresholds,
             "fit": meta.fit,
             "preprocessing": f"RGB; {MADE_SQUARE[meta.fit].format(meta.image_shape[1])} pixels "
             "(bilinear, antialiased); then / 255, − mean, / std for each channel",

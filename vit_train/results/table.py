@@ -70,16 +70,21 @@ def common_measure(groups: Sequence[Group]) -> Measure:
 
 
 def interval(group: Group) -> tuple[float, float] | None:
-    """Return the 95 % interval of a run's test accuracy, or of several runs' mean, in percent.
+    """Return the 95 % interval of a run's test accuracy or mAP, or of a mean accuracy, in percent.
 
-    Return None for runs without accuracy, and for several folds: folds share most of their training
-    images, so an interval from their standard deviation would be too narrow.
+    Return None for runs without either, for the mean mAP of several runs, and for several folds:
+    folds share most of their training images, so an interval from their standard deviation would be
+    too narrow.
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
+    final = group.runs[0]["test"]["final"]
+    if "map" in final and len(group.runs) == 1:
+        low, high = final["map_interval_95"]
+        return 100 * low, 100 * high
     if not accuracy or (group.folds and len(accuracy) > 1):
         return None
     if len(accuracy) == 1:
-        low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
+        low, high = final["acc_interval_95"]
     else:
         low, high = interval_of_mean(accuracy, int(min(count)))
     return 100 * low, 100 * high

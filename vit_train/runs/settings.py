@@ -170,7 +170,7 @@ class PredictConfig(TrainedConfig):
     out: str | None = setting(
         None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
     )
-    topk: int = setting(3, "Number of most probable classes to show.", at_least=1)
+    topk: int = setting(3, "Number of most probable classes to show (not for tags).", at_least=1)
     abstain: float | None = setting(
         None,
         "Predict only if the confidence is so high that, on images like the run's validation "

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from vit_train.data.dataset import Seen, Statistics
 from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.state import State
+from vit_train.engine.tagging import THRESHOLD
 from vit_train.engine.workers import make_workers
 from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
 from vit_train.model.pos_embed import PositionEmbedding, resize_positions
@@ -45,7 +47,11 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction for one image: the most probable classes with their probabilities."""
+    """A prediction for one image: the most probable classes with their probabilities.
+
+    For task=tags, `top` has all tags that reach their thresholds, and may be empty; `label` has
+    their names, separated by "|", and `probability` is the highest of all tags.
+    """
 
     label: str
     probability: float
@@ -101,6 +107,11 @@ class Meta(Facts):
         file name.
         """
         return f"{self.path.name} {self.checksum[:12]}, {self.weights} weights"
+
+    @property
+    def tag_thresholds(self) -> NDArray[np.float64]:
+        """Return the least probability at which each tag is predicted, (K,); only for task=tags."""
+        return np.array([self.thresholds.get(name) or THRESHOLD for name in self.classes])
 
     def require_finite(self, outputs: Tensor) -> None:
         """Raise ValueError if the model's outputs contain NaN or infinity."""
@@ -221,6 +232,8 @@ class Trained(NamedTuple):
                 lambda part: self.probabilities(normalize(part), precision), pixels.to(self.device)
             )
             probabilities = torch.cat(list(parts)).cpu()
+        if not self.meta.task.one_class:
+            return [tagged(each, self.meta) for each in probabilities]
         best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes
         return [
@@ -241,6 +254,8 @@ class Trained(NamedTuple):
         with (precision or self.precision).autocast():
             logits: Tensor = self.model.forward(images).double()
         self.meta.require_finite(logits)
+        if not self.meta.task.one_class:
+            return logits.sigmoid()
         return (logits / (self.meta.temperature or 1.0)).softmax(dim=1)
 
     @property
@@ -271,6 +286,15 @@ class Trained(NamedTuple):
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
         except ValueError:
             return pick_precision("fp32", self.device, self.model)
+
+
+def tagged(probabilities: Tensor, meta: Meta) -> Prediction:
+    """Return the tags whose probability, one of (K,), reaches their threshold, highest first."""
+    chances = zip(meta.classes, probabilities.tolist(), meta.tag_thresholds, strict=True)
+    found = [(name, chance) for name, chance, least in chances if chance >= least]
+    found.sort(key=lambda each: -each[1])
+    names = "|".join(name for name, _ in found)
+    return Prediction(names, probabilities.max().item(), found)
 
 
 def load(
