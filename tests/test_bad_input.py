@@ -46,7 +46,7 @@ TRAIN = {
        for weights in ("even", "3", "[]", "[1,0]", "[1,-2.0]", "[1,true]", "[1,x]")},
     "task.class_weights=auto data.sampler=balanced": "choose one of them",
     "checkpoint.metric=f1": "must be one of: auto, acc, balanced_acc",
-    f"{FEW} task=reconstruct checkpoint.metric=acc": "acc needs labels, but task=reconstruct",
+    f"{FEW} task=reconstruct checkpoint.metric=acc": "acc is not a metric of task=reconstruct",
     f"{FEW} train.freeze=encoder": "with pretrained weights: set init_from=RUN",
     f"{FEW} train.freeze=encoder model=cnn": "train.freeze=encoder needs a Vision Transformer",
     "optim.lr=0": "optim.lr=0.0 must be greater than 0",

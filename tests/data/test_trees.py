@@ -73,6 +73,26 @@ def test_a_table_that_cannot_be_right_is_refused(text: str) -> None:
 
 
 @pytest.mark.usefixtures("run")
+def test_a_table_gives_each_image_its_tags() -> None:
+    """Also none; and the validation images get their share of a rare tag."""
+    lines = [f"{PHOTOS[0]},b | a ,train", f"{PHOTOS[1]},,train", f"{PHOTOS[2]},b|,test"]
+    data = load_dataset(table(rows("path,tags,split", lines)))
+    assert data.classes == ("a", "b") and data.test.label_names(data.classes) == ["b"]
+    assert torch.equal(data.train.labels, torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    assert data.train.class_counts(2) == [1, 1]
+    with pytest.raises(ValueError, match=r"has tags that photos/labels.csv does not have: c\."):
+        load_dataset(table(rows("path,tags,split", [*lines, f"{PHOTOS[3]},b|c,test"])))
+    with pytest.raises(ValueError, match="names no tag of a training image"):
+        load_dataset(table(rows("path,tags,split", lines[1:])))
+
+    often, rare = torch.arange(200) % 2 == 0, torch.arange(200) % 25 == 0
+    labels = torch.stack((often, rare, torch.arange(200) % 4 == 1), dim=1).float()
+    images = ImageSet(torch.zeros(200, 3, 1, 1, dtype=torch.uint8), labels)
+    _, apart = set_apart(images, "val_fraction", DataConfig(val_fraction=0.25))
+    assert apart.labels.sum(0).tolist() == pytest.approx([25, 2, 12.5], abs=1.5)
+
+
+@pytest.mark.usefixtures("run")
 def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     lines = [f"{name},{name[:3]},{name[-5]}" for name in PHOTOS]
     data = load_dataset(table(rows("path,label,patient", lines), group_by="patient"))

@@ -57,7 +57,8 @@ def require_labels(task: Task, images: ImageSet) -> None:
     """Raise ValueError if the task needs classes and the images have tags, or the reverse."""
     if task.needs_labels and task.one_class == images.has_tags:
         raise ValueError(
-            "these images have tags, not one class each: this needs task=tags"
+            "these images have tags, but this model predicts one class per image: task=tags trains "
+            "a model that predicts tags"
             if images.has_tags
             else "task=tags needs images with tags: data=table with a CSV file that has a column "
             "tags (data.file=FILE)"

@@ -1,0 +1,73 @@
+"""Tags: their loss and their measures, compared with those of PyTorch and scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import average_precision_score, f1_score
+
+from vit_train.engine.tagging import TagPredictions
+from vit_train.model.config import ModelConfig
+from vit_train.tasks.config import TagsConfig
+from vit_train.tasks.tags import Tags
+
+
+def predictions(images: int = 60) -> TagPredictions:
+    """Four tags, of which no image has the last one; many logits are equal."""
+    rng = np.random.default_rng(0)
+    truth = rng.random((images, 4)) < (0.5, 0.3, 0.05, 0)
+    return TagPredictions(truth, np.round(2 * rng.normal(truth, 1)) / 2)
+
+
+def test_measures_are_those_of_scikit_learn() -> None:
+    result = Tags(TagsConfig(), ModelConfig(), (3, 8, 8), 4).evaluation(
+        torch.from_numpy(np.concatenate((predictions().truth, predictions().logits), axis=1))
+    )
+    truth, logits = predictions().truth, predictions().logits
+    expected = [average_precision_score(truth[:, tag], logits[:, tag]) for tag in range(3)]
+    assert result.values["map"] == pytest.approx(np.mean(expected))
+    for kind in ("micro", "macro"):
+        f1 = f1_score(truth, logits >= 0, average=kind, zero_division=0)
+        assert result.values[f"{kind}_f1"] == pytest.approx(f1)
+    assert result.values["tag_acc"] == pytest.approx(((logits >= 0) == truth).mean())
+    loss = F.binary_cross_entropy_with_logits(*map(torch.tensor, (logits, truth.astype(float))))
+    assert result.loss == pytest.approx(loss.item())
+
+
+def test_no_threshold_has_a_higher_f1_than_the_chosen_one() -> None:
+    found = predictions()
+    for tag in range(3):
+        truth, chances = found.truth[:, tag], found.probabilities[:, tag]
+        best = max(f1_score(truth, chances >= least) for least in chances)
+        assert f1_score(truth, chances >= found.best_thresholds[tag]) == pytest.approx(best)
+    assert found.best_thresholds[3] == 0.5
+
+
+def test_intervals_are_those_of_resampled_images() -> None:
+    found, thresholds = predictions(200), np.full(4, 0.5)
+    rng = np.random.default_rng(1)
+    samples = [found.subset(rng.integers(200, size=200)) for _ in range(300)]
+    scores = [f1_score(each.truth[:, 1], each.probabilities[:, 1] >= 0.5) for each in samples]
+    expected = np.quantile(scores, (0.025, 0.975))
+    assert found.f1_intervals(thresholds)[1] == pytest.approx(expected, abs=0.03)
+    low, high = found.map_interval
+    assert low < found.mean_average_precision < high < low + 0.3
+
+
+def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:
+    logits, tags = torch.randn(6, 3), torch.tensor([[1.0, 0, 0], [1, 1, 0]]).repeat(3, 1)
+    config = TagsConfig(label_smoothing=0.2, class_weights="auto")
+    task = Tags(config, ModelConfig(), (3, 8, 8), 3)
+    task.prepare(torch.tensor([[1.0, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]]))
+    weights = torch.tensor([1.0, 3.0, 1.0])  # the first tag is on all images, the last on none
+    smooth = tags * 0.8 + 0.1
+    expected = F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=weights)
+    loss, right = task.step_sums(lambda images: logits, torch.empty(6), tags)
+    torch.testing.assert_close(loss, 6 * expected)
+    torch.testing.assert_close(right, ((logits > 0) == (tags > 0)).float().mean(1).sum())
+    mixed, other = (
+        tags.lerp(tags.flip(1), 0.3),
+        task.step_sums(lambda _: logits, tags, tags.flip(1)),
+    )
+    together = task.step_sums(lambda images: logits, torch.empty(6), mixed)
+    torch.testing.assert_close(together, 0.7 * torch.stack((loss, right)) + 0.3 * other)
