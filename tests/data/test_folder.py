@@ -12,14 +12,9 @@ from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import decode as module
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize
-from vit_train.data.config import (
-    MAX_PIXELS,
-    AugmentConfig,
-    Cifar10Config,
-    FolderConfig,
-    Stl10Config,
-)
+from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import (
     ImageSet,
     ImagesOnDisk,
