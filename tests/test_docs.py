@@ -170,6 +170,8 @@ def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) ->
         small_run(kind, f"outputs/{name}")
     images = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(20)]
     write_images("my_images", images, size=(70, 70))
+    tags = [f"my_images/{name},{name[:3]}|{name[-5:-4]}" for name in images]
+    Path("labels.csv").write_text("\n".join(["path,tags", *tags]), encoding="utf-8")
     write_images(".", ["photo.png", "photo.jpg", "new_photos/a.jpg", "my_photos/disc/red.png"])
     Path("my_photos/disc/broken.png").write_bytes(b"not an image")
     shutil.copytree(ROOT / "docs/results", "docs/results")

@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import apply_round
 from vit_train.data.augment.regions import resized_crop
 from vit_train.data.batches import EvalBatches, Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
 from vit_train.data.train_batches import TrainBatches, balanced
 

@@ -12,17 +12,12 @@ from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import decode as module
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize
-from vit_train.data.config import (
-    MAX_PIXELS,
-    AugmentConfig,
-    Cifar10Config,
-    FolderConfig,
-    Stl10Config,
-)
+from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import (
     ImageSet,
-    MappedImages,
+    ImagesOnDisk,
     channel_statistics,
     image_keys,
     make_splits,
@@ -440,7 +435,7 @@ def test_the_cache_gives_the_same_and_decodes_once(
     for expected in ([*paths, paths[1]], [paths[1]]):  # whose reason is not kept
         tried.clear()
         kept = decode_cached(paths, reading)
-        assert torch.equal(kept.images, whole.images) and torch.equal(kept.lost, whole.lost)
+        assert torch.equal(kept.images[:], whole.images) and torch.equal(kept.lost, whole.lost)
         assert kept.broken == whole.broken and len(entries(cache)) == 1
         assert sorted(tried) == sorted(expected)
     # The fault was one of the machine, not of the file.
@@ -462,7 +457,7 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
     forwards, backwards = (
-        decode_cached(order, Reading(8)).images for order in (paths, paths[::-1])
+        decode_cached(order, Reading(8)).images[:] for order in (paths, paths[::-1])
     )
     assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
     decode_cached(paths, Reading(4))
@@ -481,13 +476,13 @@ def test_a_damaged_entry_is_made_anew(
     tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(tmp_path / "a.png")
-    expected = decode_cached([path], Reading(8)).images.clone()
+    expected = decode_cached([path], Reading(8)).images[:]
     (entry,) = entries(cache)
     content = entry.read_bytes()
     half = content[: len(content) // 2]
     entry.write_bytes({"empty": b"", "cut": half, "longer": content + b"?"}[damage])
     for _ in range(2):
-        assert torch.equal(decode_cached([path], Reading(8)).images, expected)
+        assert torch.equal(decode_cached([path], Reading(8)).images[:], expected)
     assert caplog.text.count("is damaged") == 1
 
 
@@ -535,13 +530,13 @@ def test_images_on_disk_are_trained_on_as_if_in_memory(
     for part, other in ((parts.train, others.train), (parts.val, others.val)):
         assert part is not None and other is not None
         assert part.all_names.tolist() == other.all_names.tolist()
-        assert isinstance(part.images, MappedImages) and not isinstance(other.images, MappedImages)
+        assert isinstance(part.images, ImagesOnDisk) and not isinstance(other.images, ImagesOnDisk)
         assert torch.equal(image_keys(part.images), image_keys(other.images))
         for batch, expected in zip(batches(part), batches(other), strict=True):
             assert all(map(torch.equal, batch, expected))
         assert part.images.to(torch.device(device)).device.type == device
     every = ours.train.with_others(ours.test)
-    assert isinstance(every.images, MappedImages) and len(every) == 40
+    assert isinstance(every.images, ImagesOnDisk) and len(every) == 40
     assert torch.equal(every.images.flip(0)[0], every.images[-1])
 
 

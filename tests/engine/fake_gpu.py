@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig, OptimConfig

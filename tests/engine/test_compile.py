@@ -8,8 +8,8 @@ from torch import nn
 from torch.torch_version import TorchVersion
 
 from vit_train.data.augment import operations
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.compile import GraphedStep, compile_batch, compile_model

@@ -13,8 +13,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import distributed

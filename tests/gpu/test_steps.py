@@ -10,8 +10,8 @@ from torch.nn.functional import dropout
 from torch.torch_version import TorchVersion
 
 from vit_train.data import dataset as transfer
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.compile import WARM_UP, GraphedStep, compile_batch

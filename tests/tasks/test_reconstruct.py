@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.model.config import CnnConfig, ViTConfig

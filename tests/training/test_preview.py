@@ -11,7 +11,8 @@ from conftest import Run
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vit_train.data.config import AugmentConfig, ShapesConfig
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.runs.settings import SheetConfig

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,29 +58,32 @@ CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 AT_ONCE = 256
 
 
-class MappedImages:
-    """Images uint8 (N,C,S,S) that stay on disk: the `rows` (N,) of a memory-mapped tensor.
+class ImagesOnDisk:
+    """Images uint8 (N,C,S,S) that stay in a file: the `rows` (N,) of a file of images of `shape`.
 
     They are read when they are indexed. Any other operation of a tensor reads all of them.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, stored: Tensor, rows: Tensor) -> None:
-        self.stored, self.rows = stored, rows
+    def __init__(self, path: Path, shape: tuple[int, ...], rows: Tensor) -> None:
+        self.path, self.shape, self.rows = path, torch.Size((len(rows), *shape)), rows
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return self.stored[self.rows[index]]
+        rows, shape = self.rows[index], self.shape[1:]
+        images = torch.empty(rows.numel(), shape.numel(), dtype=torch.uint8)
+        # Not a memory map, for which Linux reads megabytes around each image.
+        with self.path.open("rb", buffering=0) as file:
+            for image, row in zip(images.numpy(), rows.flatten().tolist(), strict=True):
+                file.seek(row * shape.numel())
+                file.readinto(image)
+        return images.view(*rows.shape, *shape)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self[:], name)
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((len(self), *self.stored.shape[1:]))
 
     @property
     def nbytes(self) -> int:
@@ -91,19 +95,21 @@ class MappedImages:
     def to(self, device: torch.device) -> Any:
         return self if device.type == "cpu" else self[:].to(device)
 
+    def select(self, rows: Tensor) -> "ImagesOnDisk":
+        return ImagesOnDisk(self.path, self.shape[1:], rows)
+
 
 def select(images: Any, index: Tensor | slice) -> Any:
     """Return the images at `index`; images on disk stay there."""
-    if isinstance(images, MappedImages):
-        return MappedImages(images.stored, images.rows[index])
-    return images[index]
+    on_disk = isinstance(images, ImagesOnDisk)
+    return images.select(images.rows[index]) if on_disk else images[index]
 
 
 def joined(first: Any, second: Any) -> Any:
     """Return both sets of images as one; images of one file on disk stay there."""
     parts = first, second
-    if all(isinstance(each, MappedImages) for each in parts) and first.stored is second.stored:
-        return MappedImages(first.stored, torch.cat((first.rows, second.rows)))
+    if all(isinstance(each, ImagesOnDisk) for each in parts) and first.path == second.path:
+        return first.select(torch.cat((first.rows, second.rows)))
     return torch.cat([each[:] for each in parts])
 
 
@@ -111,7 +117,7 @@ def joined(first: Any, second: Any) -> Any:
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
 
-    The images may be MappedImages, which stay on disk. Images with tags have labels float32 (N,K)
+    The images may be ImagesOnDisk, which stay on disk. Images with tags have labels float32 (N,K)
     instead: 1 for each tag that an image has, otherwise 0.
 
     `names` (N,) holds the images' file names or their numbers in the source. If `names` is None,

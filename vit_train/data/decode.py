@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from vit_train.base.log import logger
 from vit_train.base.writing import replacing
 from vit_train.data.config import FIT, MAX_PIXELS
+from vit_train.data.dataset import ImagesOnDisk
 from vit_train.data.image_files import FORMATS, NAMED_FORMATS, warn_of
 
 # Suffixes of the formats that can have more than 8 bits per pixel.
@@ -176,11 +177,13 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
 class Decoded(NamedTuple):
     """N decoded files: images uint8 (N,3,S,S), broken files, and the area lost to cropping.
 
+    The images are a tensor, or ImagesOnDisk.
+
     `broken` maps the index of each file that could not be decoded to the reason; the image of such
     a file is black. `lost` (N,) is the share of each image's area that was cropped off.
     """
 
-    images: Tensor
+    images: Any
     broken: dict[int, str]
     lost: Tensor
 
@@ -233,7 +236,7 @@ DECODER = 5
 
 
 def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode all files into a file of the user's cache, and return its memory-mapped images.
+    """Decode all files into a file of the user's cache, and return its images, which stay there.
 
     The file is used again for unchanged files: their paths, sizes, modification times and `reading`
     are equal. It holds the images, then the shares cropped off, with NaN for broken images. If the
@@ -245,14 +248,14 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
-    decoded = mapped(entry, paths, reading) if entry.is_file() else None
+    decoded = stored(entry, paths, reading) if entry.is_file() else None
     if decoded is None:
         try:
             store(entry, paths, reading)
         except OSError as error:
             logger.warning(f"the decoded images could not be cached: {error}")
             return decode(paths, reading)
-        decoded = mapped(entry, paths, reading)
+        decoded = stored(entry, paths, reading)
         assert decoded is not None
     return decoded
 
@@ -271,17 +274,17 @@ def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
         file.write(lost.tobytes())
 
 
-def mapped(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
+def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
     """Return the content of a file that `store` wrote.
 
     Return None if the file has another length, or if a broken image can be decoded now.
     """
-    shape = len(paths), 3, reading.size, reading.size
-    if entry.stat().st_size != math.prod(shape) + 4 * len(paths):
+    shape = 3, reading.size, reading.size
+    pixels = len(paths) * math.prod(shape)
+    if entry.stat().st_size != pixels + 4 * len(paths):
         logger.warning(f"{entry}, a cache of decoded images, is damaged: decoding the files again")
         return None
-    images = torch.from_file(str(entry), size=math.prod(shape), dtype=torch.uint8).view(shape)
-    lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=images.numel()))
+    lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=pixels))
     broken = {}
     for index in lost.isnan().nonzero().flatten().tolist():
         try:
@@ -289,6 +292,7 @@ def mapped(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | No
             return None
         except BrokenImage as error:
             broken[index] = str(error)
+    images = ImagesOnDisk(entry, shape, torch.arange(len(paths)))
     return Decoded(images, broken, lost.nan_to_num())
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.data.config import FolderConfig
-from vit_train.data.dataset import Dataset, ImageSet, MappedImages, select, set_apart
+from vit_train.data.dataset import Dataset, ImageSet, select, set_apart
 from vit_train.data.decode import (
     Decoded,
     Doubts,
@@ -112,8 +112,6 @@ def image_set(
     paths, labels = [path for path, _ in tree.files], label_tensor(tree, classes)
     groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
     images, broken, lost = decode_all(paths, config)
-    if config.cache:
-        images = cast(Tensor, MappedImages(images, torch.arange(len(images))))
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{listed(reasons)}"

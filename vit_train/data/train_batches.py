@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import Round, apply_round
 from vit_train.data.augment.policies import POLICIES
 from vit_train.data.augment.regions import (
@@ -22,7 +23,6 @@ from vit_train.data.augment.regions import (
     unpack,
 )
 from vit_train.data.batches import Batch, DrawnBatches, Draws, Normalize
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, strata
 
 

@@ -205,7 +205,8 @@ def results(meta: Meta) -> list[str]:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
-        ends, name = "{:.2%} to {:.2%}".format, "acc" if meta.task.one_class else "map"
+        name = "acc" if all("acc" in result for result in summary["test"].values()) else "map"
+        ends = "{:.2%} to {:.2%}".format
         rows = [
             f"| test images, {markdown_cell(weights)} weights | {precision} | "
             f"{result[name]:.2%} | {ends(*result[f'{name}_interval_95'])} | {result['count']:,} |"

@@ -12,7 +12,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from vit_train.base.reading import read_config, require_config
 from vit_train.base.setting import Settings, seed_setting, setting
 from vit_train.base.text import reason
-from vit_train.data.config import DATA_CONFIGS, AugmentConfig, DataConfig, ShapesConfig
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.engine.config import (
     COMPILE,
     DEVICE_TEXT,

@@ -4,13 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from vit_train.base.setting import Settings, seed_setting, setting
-from vit_train.data.config import (
-    MAX_PIXELS,
-    MAX_PIXELS_TEXT,
-    ON_ERROR_CHOICES,
-    AugmentConfig,
-    DataConfig,
-)
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.config import MAX_PIXELS, MAX_PIXELS_TEXT, ON_ERROR_CHOICES, DataConfig
 from vit_train.engine.config import DEVICE_TEXT, DEVICES, PRECISIONS
 from vit_train.runs.config import CONTINUED, TrainConfig
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop, functional
 from torchvision.transforms import v2 as transforms
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.regions import (
     CROP_ASPECTS,
     Mixer,
@@ -19,7 +20,6 @@ from vit_train.data.augment.regions import (
     random_rectangles,
     resized_crop,
 )
-from vit_train.data.config import AugmentConfig
 
 SIZE, COUNT = 24, 5000
 

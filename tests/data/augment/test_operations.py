@@ -9,6 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, autoaugment
 
 from vit_train.data.augment import operations
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import (
     GEOMETRIC_OPERATIONS,
     OPERATIONS,
@@ -18,7 +19,6 @@ from vit_train.data.augment.operations import (
     make_round,
 )
 from vit_train.data.augment.policies import POLICIES
-from vit_train.data.config import AugmentConfig
 
 MAGNITUDES = {
     "Brightness": [-0.9, -0.27, 0.27, 0.99],

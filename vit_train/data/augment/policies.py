@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import autoaugment
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import OPERATIONS, Round, make_round
-from vit_train.data.config import AugmentConfig
 
 BINS = 31
 CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.config import AugmentConfig
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.dataset import place
 
 Part = TypeVar("Part", bound=tuple[Tensor, ...])
