@@ -1,5 +1,6 @@
 """Predictions of several labels per image, the tags, and their metrics."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -33,30 +34,33 @@ class TagPredictions:
         """Return the mean binary cross-entropy over all images and tags."""
         return float((np.logaddexp(0, self.logits) - self.truth * self.logits).mean())
 
-    def subset(self, index: Integers) -> "TagPredictions":
-        return TagPredictions(self.truth[index], self.logits[index])
-
     @cached_property
     def average_precisions(self) -> Floats:
         """Return the average precision of each tag, (K,); NaN for a tag that no image has."""
+        return self.sampled_precisions(np.ones((1, len(self.truth)), dtype=np.int64))[:, 0]
+
+    def sampled_precisions(self, samples: Integers) -> Floats:
+        """Return the average precision of each tag in samples of the images, (K,S).
+
+        `samples` (S,N) is how often each image is in each sample.
+        """
         pairs = zip(self.truth.T, self.logits.T, strict=True)
-        return np.array([average_precision(*each) if each[0].any() else np.nan for each in pairs])
+        return np.array(
+            [[average_precision(*each[1:]) for each in ranked(*pair, samples)] for pair in pairs]
+        )
 
     @property
     def mean_average_precision(self) -> float:
-        """Return the mean over the tags that occur, mAP; 0 if none does."""
-        found = self.average_precisions
-        return float(found[~np.isnan(found)].mean()) if self.truth.any() else 0.0
+        return float(mean_over_tags(self.average_precisions))
 
     @cached_property
     def map_interval(self) -> tuple[float, float]:
         """Return the 95 % interval of mAP: percentiles over bootstrap samples of the images."""
         rng, count = np.random.default_rng(0), len(self.truth)
-        samples = [
-            self.subset(rng.integers(count, size=count)).mean_average_precision
-            for _ in range(MAP_SAMPLES)
-        ]
-        low, high = np.quantile(samples, (0.025, 0.975)).tolist()
+        chosen = (rng.integers(count, size=count) for _ in range(MAP_SAMPLES))
+        samples = np.stack([np.bincount(each, minlength=count) for each in chosen])
+        found = mean_over_tags(self.sampled_precisions(samples))
+        low, high = np.quantile(found, (0.025, 0.975)).tolist()
         return low, high
 
     def counts(self, thresholds: Floats) -> Integers:
@@ -91,28 +95,38 @@ class TagPredictions:
         return np.array([best_threshold(*each) if each[0].any() else THRESHOLD for each in pairs])
 
 
-def ranked(truth: Booleans, scores: Floats) -> tuple[Floats, Integers, Integers]:
-    """Return each distinct score, highest first, with two counts of the images that reach it.
+def ranked(
+    truth: Booleans, scores: Floats, samples: Integers
+) -> Iterator[tuple[Floats, Integers, Integers]]:
+    """Yield, for each sample, the distinct scores, highest first, with two counts of images.
 
-    The counts are of those with the tag, and of all.
+    The counts are of the images of the sample that reach the score: of those with the tag, and of
+    all. `samples` (S,N) is how often each image is in each sample.
     """
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    return scores[order][last], truth[order].cumsum()[last], last + 1
+    for times in samples[:, order]:
+        yield scores[order][last], (times * truth[order]).cumsum()[last], times.cumsum()[last]
 
 
-def average_precision(truth: Booleans, scores: Floats) -> float:
+def average_precision(hits: Integers, taken: Integers) -> float:
     """Return the area under the steps of precision over recall, as scikit-learn does.
 
-    `truth` (N,) is not all false. Images of equal `scores` (N,) have no order.
+    The counts are those of `ranked`. Return NaN if no image has the tag.
     """
-    _, hits, taken = ranked(truth, scores)
-    return float((np.diff(hits, prepend=0) * hits / taken).sum() / hits[-1])
+    area = (np.diff(hits, prepend=0) * hits / np.maximum(1, taken)).sum()
+    return float(area / hits[-1]) if hits[-1] else np.nan
+
+
+def mean_over_tags(precisions: Floats) -> Floats:
+    """Return the mean over the tags that occur, mAP, for values (K,…); 0 if no tag does."""
+    count = (~np.isnan(precisions)).sum(axis=0)
+    return np.nansum(precisions, axis=0) / np.maximum(1, count)  # type: ignore[no-any-return]
 
 
 def best_threshold(truth: Booleans, scores: Floats) -> float:
     """Return the threshold with the highest F1, halfway to the next lower score or 0."""
-    values, hits, taken = ranked(truth, scores)
+    ((values, hits, taken),) = ranked(truth, scores, np.ones((1, len(truth)), dtype=np.int64))
     best = np.argmax(2 * hits / (taken + hits[-1]))
     return float(values[best] + np.append(values, 0)[best + 1]) / 2
 
