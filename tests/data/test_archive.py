@@ -90,6 +90,7 @@ obtain(archive(), config(Path(sys.argv[1]), sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_download_once(web: Loopback, tmp_path: Path) -> None:
     url = web.url("/a", server.whole(GOOD, bytes_per_s=len(GOOD)))  # one second
     here = Path(__file__).parent
