@@ -18,15 +18,13 @@ from vit_train.training.setup import Setup
 MEASURING, SPARE = 0.02, 0.05
 
 
-def with_planned_epochs(setup: Setup) -> Setup:
-    """Return the setup with as many epochs as fit into train.minutes, by the speed of some steps.
+def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
+    """Return the setup with as many epochs as fit into `minutes`, by the speed of some steps.
 
     The steps are taken by a copy of the model and change nothing. Validation after each epoch and
     the final test are included. Raise ValueError if not even one epoch fits.
     """
-    minutes, state = setup.config.train.minutes, torch.get_rng_state()
-    if minutes is None:
-        return setup
+    state = torch.get_rng_state()
     trainer = Trainer(
         copy.deepcopy(setup.model),
         setup.task,

@@ -31,7 +31,6 @@ from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.tasks.config import DistillConfig
 from vit_train.training.earlier import Earlier, read_earlier
 from vit_train.training.folder import RunFolder, chosen_settings
-from vit_train.training.plan import with_planned_epochs
 from vit_train.training.setup import Setup, set_up
 
 # SIGHUP: the terminal has been closed. SIGUSR2: Slurm warns that the job's time is nearly up.
@@ -136,8 +135,10 @@ def train_in_held_folder(
             setup = set_up(config, device, processes, state, chosen_settings())
             if earlier:
                 earlier.require_same(setup)
-            else:
-                setup = with_planned_epochs(setup)
+            elif config.train.minutes is not None:
+                from vit_train.training.plan import with_planned_epochs  # rarely needed
+
+                setup = with_planned_epochs(setup, config.train.minutes)
             # Processes other than the main one write nothing.
             folder = RunFolder(setup, path, earlier, resumed) if processes.is_main else None
             return run(setup, folder, path, earlier, deadline)
