@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {"evaluation", "explain", "base", "interop", "results", "runs", "training"},
     "__init__": {"model", "runs", "training"},
 }
-# 8,000 statements in 110 files held all of the program once. Comparing runs has needed 370 more, and
+# 8,000 statements in 110 files held all of the program once. Comparing runs has needed 370 more,
 # images of one's own 1,030: tables, groups, tags, what does not fit into memory, copies and wrong
 # labels, abstaining, fine-tuning.
 MOST = {

@@ -44,7 +44,9 @@ def test_tags_are_learned_evaluated_and_predicted(run: Run) -> None:
     assert [each["name"] for each in result["per_tag"]] == ["blue", "green", "red"]
     thresholds = np.array([each["threshold"] for each in result["per_tag"]])
     assert (vit_train.load("run").meta.tag_thresholds == thresholds).all()
-    assert "How well it finds each tag" in Path("run/eval-test/report.html").read_text("utf-8")
+    assert "How well it finds each tag" in Path("run/eval-test/report.html").read_text(
+        encoding="utf-8"
+    )
 
     run.says("chosen on the run's", "vit-predict", "ckpt=run", "images=*.png", "out=p.csv")
     evaluated = {row["image"]: row for row in csv_rows("run/eval-test/predictions.csv")}
