@@ -47,6 +47,7 @@ def interrupted(*what, **more):
         pass
     return before(*what, **more)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs ignore it
 for place in sys.argv.pop(1).split():
     child = os.fork()
     if not child:
