@@ -4,6 +4,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
@@ -24,6 +25,7 @@ from vit_train.data.sources import LOADERS
 from vit_train.runs.config import preset_urls
 from vit_train.runs.images import configured
 from vit_train.runs.settings import EvalDataConfig
+from vit_train.runs.trained import portable
 
 TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
@@ -165,6 +167,8 @@ def test_a_table_is_trained_on_evaluated_and_compared_with_another(run: Run) -> 
     own = ["data=table", "data.file=mine.csv", "data.image_size=16", "data.val_fraction=0.3"]
     run.succeeds(*TRAIN, *own, "train.epochs=1")
     run.says("mine, test:", "vit-eval", "ckpt=run")
+    settings = asdict(vit_train.load("run").meta.config) | {"data": {"file": "/home/me/mine.csv"}}
+    assert portable(settings)["data"]["file"] == "mine.csv"
     write_images("new", ["0.png", "1.png"])
     Path("new.csv").write_text("path,label\nnew/0.png,a\nnew/1.png,b\n", encoding="utf-8")
     run.says("new, test:", "vit-eval", "ckpt=run", "data.file=new.csv")

@@ -470,6 +470,12 @@ def encoder_of(model: nn.Module) -> Encoder | None:
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:
     """Return a run's settings without the paths on the machine that trained the model."""
-    paths = {key: Path(value).name for key, value in config["task"].items() if key == "teacher"}
-    task, data = config["task"] | paths, config["data"] | {"root": "data", "download": False}
-    return config | {"data": data, "task": task} | dict.fromkeys(("init_from", *CONTINUED))
+    named = {
+        group: {
+            key: Path(value).name if key in ("teacher", "file", "split_as") and value else value
+            for key, value in config[group].items()
+        }
+        for group in ("task", "data")
+    }
+    named["data"] |= {"root": "data", "download": False}
+    return config | named | dict.fromkeys(("init_from", *CONTINUED))
