@@ -141,6 +141,42 @@ def test_a_signal_at_the_ends_of_wide_images_is_seen_unless_they_are_cropped(run
         assert ([each.label for each in found] == ["silent", "ends"]) == (fit != "crop")
 
 
+def test_images_that_are_higher_than_wide_are_used_like_square_ones(run: Run) -> None:
+    write_images("bright", [f"a/{number}.png" for number in range(30)], (150, 150, 150), (20, 40))
+    write_images("bright", [f"b/{number}.png" for number in range(30)], (60, 60, 60), (20, 40))
+    augmented = [
+        *("augment.policy=autoaugment", "augment.erase_prob=0.5", "augment.cutmix_alpha=1"),
+        *("augment.crop_scale=0.5", "augment.crop_padding=2"),
+    ]
+    own = ["data=folder", "data.root=bright", "data.image_size=[32,16]"]
+    run.says("32×16", *TRAIN, *own, *augmented, "train.batch_size=8")
+    run.succeeds("vit-eval", "ckpt=run", "robustness=true")
+    run.succeeds("vit-eval", "ckpt=run", "data.image_size=[48,32]")
+    trained = vit_train.load("run")
+    image = Image.open("bright/a/0.png")
+    assert trained.predict(image) == trained.predict("bright/a/0.png")
+    assert trained.pixels(image).shape == (3, 32, 16)
+    run.succeeds("vit-explain", "ckpt=run", "images=bright/a/0.png", "out=maps.png")
+    run.succeeds("vit-explain", "ckpt=run", "method=all")
+    run.succeeds("vit-export", "ckpt=run", "out=exported.safetensors", "format=safetensors")
+    run.fails("that are not square", "vit-export", "ckpt=run", "format=timm", "out=timm")
+    run.fails("supports only square images", "vit-explain", "ckpt=run", "html=demo.html")
+    # Fine-tuning takes the shape of the images, too, and may change it.
+    again = ["vit-train", "data=folder", "data.root=bright", "init_from=exported.safetensors"]
+    once = ["train.epochs=1", "train.batch_size=8"]
+    run.says("data.image_size=[32,16]", *again, *once, "hydra.run.dir=again")
+    run.succeeds(*again, *once, "data.image_size=[16,32]", "hydra.run.dir=turned")
+    for task in ("reconstruct", "autoregress"):
+        small = ["train.epochs=1", "task.decoder_depth=1", f"task={task}", f"hydra.run.dir={task}"]
+        run.succeeds(*TRAIN, *own, *small)
+        run.succeeds("vit-explain", f"ckpt={task}")
+    wrong = ["vit-train", *own[:2]]
+    for size in ("[32,16,8]", "[32,0]", "wide"):
+        words = "a positive number of pixels, or two for [height,width]"
+        run.fails(words, *wrong, f"data.image_size={size}")
+    run.fails("must divide the image size [32, 18]", *wrong, "data.image_size=[32,18]")
+
+
 def test_scans_of_12_bits_are_read_alike_in_training_evaluation_and_prediction(run: Run) -> None:
     rng = np.random.default_rng(0)
     for name, number in product(("dim", "lit"), range(20)):

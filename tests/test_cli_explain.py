@@ -104,14 +104,14 @@ def test_attention_stands_where_the_visible_patches_are() -> None:
     seen = torch.rand(2, 4, generator=generator)
     visible = torch.stack([torch.randperm(9, generator=generator)[:4] for _ in range(2)])
     images = torch.zeros(2, 3, 6, 6, dtype=torch.uint8)
-    maps = on_grid(seen, visible, grid=3).flatten(1)
+    maps = on_grid(seen, visible, grid=(3, 3)).flatten(1)
     shown = masked(images, visible, torch.tensor([0, 1]), patch_size=2)[:, :, ::2, ::2].flatten(2)
     for image, patch in product(range(2), range(9)):
         place = (visible[image] == patch).nonzero().flatten()
         assert maps[image, patch] == seen[image, place].sum()  # 0 of a patch not seen
         color = [200, 40, 40] if patch == image else [200 * (not len(place))] * 3
         assert shown[image, :, patch].tolist() == color
-    assert most_central(torch.tensor([[0, 8, 5], [3, 2, 4]]), 3).tolist() == [5, 4]
+    assert most_central(torch.tensor([[0, 8, 5], [3, 2, 4]]), (3, 3)).tolist() == [5, 4]
 
 
 def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -> None:

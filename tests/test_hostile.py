@@ -156,7 +156,7 @@ def test_one_image_may_not_take_more_than_the_machine_has(monkeypatch: pytest.Mo
     config = TrainConfig(model=CnnConfig(), task=ClassifyConfig(), data=ShapesConfig())
     model = build(config.model, (3, 32, 32), 10)
     with pytest.raises(
-        ValueError, match=r"an image of 60000 by 60000 pixels, .*5,627 GB of memory"
+        ValueError, match=r"an image of 60,000 by 60,000 pixels, .*5,627 GB of memory"
     ):
         require_bounded_memory(config, model, (3, 60_000, 60_000))
 

@@ -1,5 +1,6 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.rng import bernoulli
-from vit_train.base.setting import setting
+from vit_train.base.setting import Size, setting
 from vit_train.commands.command import console_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet
@@ -216,9 +217,9 @@ def test_what_could_not_be_read_back_is_not_trained(
 class NoisyMlp(nn.Module):
     """A hidden layer of which training hides a part that each image draws for itself."""
 
-    def __init__(self, config: "MlpConfig", size: int, channels: int, classes: int) -> None:
+    def __init__(self, config: "MlpConfig", size: Size, channels: int, classes: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(channels * size**2, config.width)
+        self.hidden = nn.Linear(channels * math.prod(size), config.width)
         self.head, self.noise = nn.Linear(config.width, classes), config.noise
 
     def forward(self, images: Tensor) -> Tensor:
@@ -306,7 +307,7 @@ class FlatConfig(ModelConfig):
 
 class Flat(nn.Sequential):
     def __init__(self, config, image_size, channels, classes):
-        super().__init__(nn.Flatten(), nn.Linear(channels * image_size**2, classes))
+        super().__init__(nn.Flatten(), nn.Linear(channels * image_size[0] * image_size[1], classes))
 
 MODEL_CONFIGS["flat"] = FlatConfig
 BUILDERS[FlatConfig] = Flat

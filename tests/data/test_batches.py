@@ -139,6 +139,16 @@ def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     torch.testing.assert_close(made, expected)
 
 
+def test_a_policy_ends_with_the_epoch_that_is_asked_for() -> None:
+    data = random_set(16)
+    ends, none = (
+        TrainBatches(data, 16, RAW, AugmentConfig(policy=policy, policy_epochs=2), 16, 0, CPU)
+        for policy in ("autoaugment", "none")
+    )
+    same = [torch.equal(*(next(each.epoch(epoch))[0] for each in (ends, none))) for epoch in (1, 2)]
+    assert same == [False, True]
+
+
 def test_no_two_places_share_their_random_numbers() -> None:
     def first(seed: int, *place: int) -> float:
         return TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).generator(*place).random()

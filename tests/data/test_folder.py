@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
+from vit_train.base.setting import Size
 from vit_train.data import decode as module
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize
@@ -29,8 +30,8 @@ from vit_train.data.decode import (
     Reading,
     decode,
     decode_cached,
+    fitted,
     read_image,
-    square,
 )
 from vit_train.data.image_files import NAMED_FORMATS, WRONG_FORMAT
 from vit_train.data.sources import load_dataset
@@ -164,12 +165,12 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     for path, side in zip(paths, (5_000, 20_000), strict=True):
         Image.new("1", (side, side)).save(path)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
-    broken = decode(paths, Reading(8, max_pixels=10**7)).broken
+    broken = decode(paths, Reading((8, 8), max_pixels=10**7)).broken
     assert "exceed max_pixels" in broken[0] and "exceeds limit" in broken[1]
     monkeypatch.undo()
     path = save(tmp_path / "a.png", noise(8, 8))
-    assert decode([path], Reading(8, max_pixels=64)).broken == {}
-    assert decode([path], Reading(8, max_pixels=63)).broken == {
+    assert decode([path], Reading((8, 8), max_pixels=64)).broken == {}
+    assert decode([path], Reading((8, 8), max_pixels=63)).broken == {
         0: "its 8 by 8 pixels exceed max_pixels=63"
     }
 
@@ -183,7 +184,7 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     zero.symlink_to("/dev/zero")
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
-    broken = decode_cached([path, zero], Reading(8)).broken
+    broken = decode_cached([path, zero], Reading((8, 8))).broken
     assert broken[0] == f"the file has more bytes than max_pixels={MAX_PIXELS} pixels need"
     assert broken[1] == "not a regular file"
 
@@ -268,9 +269,9 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
     image = Image.fromarray(np.full((8, 8), value, dtype))
     if gray is None:
         with pytest.raises(BrokenImage, match="neither 8-bit nor 16-bit integers"):
-            square(image, Reading(4))
+            fitted(image, Reading((4, 4)))
     else:
-        assert (square(image, Reading(4)) == gray).all()
+        assert (fitted(image, Reading((4, 4)))[0] == gray).all()
 
 
 @pytest.mark.parametrize("kind", [Cifar10Config, Stl10Config, FolderConfig])
@@ -319,28 +320,28 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     image, expected = MODES[mode]
-    pixels = read_image(save(tmp_path / "a.png", image), Reading(9))[0]
+    pixels = read_image(save(tmp_path / "a.png", image), Reading((9, 9)))[0]
     assert pixels.shape == (9, 9, 3) and pixels.dtype == np.uint8
     assert (pixels == np.array(expected)).all()
 
 
 def test_cmyk_jpeg(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", solid("CMYK", (0, 255, 255, 0)), quality=95)  # red
-    assert np.abs(read_image(path, Reading(9))[0].astype(int) - (255, 0, 0)).max() < 6
+    assert np.abs(read_image(path, Reading((9, 9)))[0].astype(int) - (255, 0, 0)).max() < 6
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp", "bmp", "tiff"])
 def test_lossless_formats_come_exactly(tmp_path: Path, suffix: str) -> None:
     image = noise(12, 12)
     path = save(tmp_path / f"a.{suffix}", image, lossless=True)  # which WebP alone can do without
-    assert (read_image(path, Reading(12))[0] == image).all()
+    assert (read_image(path, Reading((12, 12)))[0] == image).all()
 
 
 def test_of_several_frames_the_first_is_read(tmp_path: Path) -> None:
     first, second = (solid("L", value) for value in (10, 200))
     for suffix in ("gif", "tif"):
         path = save(tmp_path / f"a.{suffix}", first, save_all=True, append_images=[second])
-        assert (read_image(path, Reading(9))[0] == 10).all()
+        assert (read_image(path, Reading((9, 9)))[0] == 10).all()
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])
@@ -367,15 +368,23 @@ def test_exif_rotation_is_undone(tmp_path: Path, orientation: int, turn: int) ->
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = save(tmp_path / "a.png", image, exif=exif)
-    assert (read_image(path, Reading(8))[0] == np.rot90(image, turn)).all()
+    assert (read_image(path, Reading((8, 8)))[0] == np.rot90(image, turn)).all()
 
 
-@pytest.mark.parametrize("shape", [(20, 60), (60, 20)])
-def test_what_is_not_square_is_seen_whole_if_it_is_not_cropped(
-    shape: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    "shape, size, inside",
+    [
+        ((20, 60), (30, 30), np.s_[10:20, :]),
+        ((60, 20), (30, 30), np.s_[:, 10:20]),
+        ((20, 60), (20, 30), np.s_[5:15, :]),
+        ((60, 20), (30, 40), np.s_[:, 15:25]),
+    ],
+)
+def test_an_image_of_another_shape_is_seen_whole_if_it_is_not_cropped(
+    shape: Size, size: Size, inside: tuple[slice, slice], tmp_path: Path
 ) -> None:
     path = save(tmp_path / "a.png", image := noise(*shape))
-    stretched, padded = (read_image(path, Reading(30, fit)) for fit in ("stretch", "pad"))
+    stretched, padded = (read_image(path, Reading(size, fit)) for fit in ("stretch", "pad"))
     assert stretched[1] == padded[1] == 0  # nothing is lost
 
     def resized(height: int, width: int) -> np.ndarray:
@@ -383,18 +392,22 @@ def test_what_is_not_square_is_seen_whole_if_it_is_not_cropped(
         new = F.interpolate(batch, (height, width), mode="bilinear", antialias=True)
         return new[0].permute(1, 2, 0).numpy()
 
-    assert np.abs(stretched[0] - resized(30, 30)).max() < 1.1
-    inside = (slice(10, 20), slice(None)) if shape[0] < shape[1] else (slice(None), slice(10, 20))
-    expected = np.full((30, 30, 3), GRAY, float)
+    assert np.abs(stretched[0] - resized(*size)).max() < 1.1
+    expected = np.full((*size, 3), GRAY, float)
     expected[inside] = resized(*expected[inside].shape[:2])
     assert np.abs(padded[0] - expected).max() < 1.1
 
 
-def test_the_centre_is_cut_out(tmp_path: Path) -> None:
+def test_the_center_is_cut_out(tmp_path: Path) -> None:
     image = noise(10, 30)
-    pixels, lost = read_image(save(tmp_path / "a.png", image), Reading(10, "crop"))
+    path = save(tmp_path / "wide.png", image)
+    pixels, lost = read_image(path, Reading((10, 20), "crop"))
+    assert (pixels == image[:, 5:25]).all() and lost == pytest.approx(1 / 3)
+    pixels, lost = read_image(path, Reading((30, 15), "crop"))
+    assert pixels.shape == (30, 15, 3) and lost == pytest.approx(5 / 6)
+    pixels, lost = read_image(save(tmp_path / "a.png", image), Reading((10, 10), "crop"))
     assert (pixels == image[:, 10:20]).all() and lost == pytest.approx(2 / 3)
-    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), Reading(10, "crop"))[0]
+    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), Reading((10, 10), "crop"))[0]
             == image.swapaxes(0, 1)[10:20]).all()  # fmt: skip
 
 
@@ -403,7 +416,7 @@ def test_scaling_agrees_with_the_other_sources_to_one_gray_level(tmp_path: Path,
     image = noise(32, 32)
     theirs = resize(torch.from_numpy(image).permute(2, 0, 1)[None], size)[0]
     ours = torch.from_numpy(
-        read_image(save(tmp_path / "a.png", image), Reading(size, "crop"))[0]
+        read_image(save(tmp_path / "a.png", image), Reading((size, size), "crop"))[0]
         .transpose(2, 0, 1)
         .copy()
     )
@@ -422,7 +435,7 @@ def test_the_cache_gives_the_same_and_decodes_once(
 ) -> None:
     paths = [save(tmp_path / f"{name}.png", noise(8, 16)) for name in "abc"]
     paths[1].write_bytes(b"no image")
-    reading = Reading(8, "crop")
+    reading = Reading((8, 8), "crop")
     whole = decode(paths, reading)
     assert list(whole.broken) == [1] and whole.lost.tolist() == [0.5, 0, 0.5]
     tried: list[Path] = []
@@ -457,17 +470,17 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
     forwards, backwards = (
-        decode_cached(order, Reading(8)).images[:] for order in (paths, paths[::-1])
+        decode_cached(order, Reading((8, 8))).images[:] for order in (paths, paths[::-1])
     )
     assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
-    decode_cached(paths, Reading(4))
-    decode_cached(paths, Reading(8, max_pixels=MAX_PIXELS - 1))
-    decode_cached(paths, Reading(8, "pad"))
+    decode_cached(paths, Reading((4, 4)))
+    decode_cached(paths, Reading((8, 8), max_pixels=MAX_PIXELS - 1))
+    decode_cached(paths, Reading((8, 8), "pad"))
     assert len(entries(cache)) == 5
     changed = noise(8, 8)
     save(paths[0], changed)
     os.utime(paths[0], ns=(0, 0))
-    images = decode_cached(paths, Reading(8)).images
+    images = decode_cached(paths, Reading((8, 8))).images
     assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
 
 
@@ -476,13 +489,13 @@ def test_a_damaged_entry_is_made_anew(
     tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(tmp_path / "a.png")
-    expected = decode_cached([path], Reading(8)).images[:]
+    expected = decode_cached([path], Reading((8, 8))).images[:]
     (entry,) = entries(cache)
     content = entry.read_bytes()
     half = content[: len(content) // 2]
     entry.write_bytes({"empty": b"", "cut": half, "longer": content + b"?"}[damage])
     for _ in range(2):
-        assert torch.equal(decode_cached([path], Reading(8)).images[:], expected)
+        assert torch.equal(decode_cached([path], Reading((8, 8))).images[:], expected)
     assert caplog.text.count("is damaged") == 1
 
 
@@ -500,7 +513,7 @@ def test_an_entry_that_cannot_be_written_leaves_nothing(
         monkeypatch.setattr(os, "fsync", Mock(side_effect=no_space))
     else:
         (tmp_path / "cache").write_text("in the way", encoding="utf-8")
-    decoded = decode_cached([path], Reading(8))
+    decoded = decode_cached([path], Reading((8, 8)))
     assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
     assert "the decoded images could not be cached: " in caplog.text
 

@@ -96,7 +96,7 @@ def computed(trained: Trained, pixels: list[int], changes: dict[str, Any]) -> li
     logits, layers = model(batch.requires_grad_(), return_attention=True)
     gradients = torch.autograd.grad(logits[0, changes.get("target", logits.argmax())], layers)
     maps = [rollout(layers), relevance(layers, gradients)]
-    maps = [patch_maps(each, model.config.has_class_token) for each in maps]
+    maps = [patch_maps(each, model.grid, model.config.has_class_token) for each in maps]
     return [each.flatten() for each in (logits, torch.stack(layers), *maps)]
 
 

@@ -13,7 +13,7 @@ from vit_train.model.vit import VisionTransformer
 def test_places_are_as_alike_as_their_vectors_and_shown_where_they_are() -> None:
     table = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.cosine_similarity(table[5], table[7], dim=0)
-    picture = mosaic(table)  # 3 × 3 maps of 3 × 3 cells, with lines between
+    picture = mosaic(table, (3, 3))  # 3 × 3 maps of 3 × 3 cells, with lines between
     assert picture.shape == (11, 11)
     assert picture[3].isnan().all() and picture[:, 7].isnan().all()
     # The patch in row 1, column 2 is number 5; that in row 2, column 1 number 7.
@@ -49,4 +49,4 @@ def test_the_drawn_places_are_those_of_the_patches(head: str) -> None:
     values, places, *_ = draw_positions(model).axes
     assert (values.get_xlabel(), values.get_ylabel()) == ("value", "token")
     np.testing.assert_allclose(values.images[0].get_array(), table)
-    np.testing.assert_allclose(places.images[0].get_array(), mosaic(patches))
+    np.testing.assert_allclose(places.images[0].get_array(), mosaic(patches, (3, 3)))

@@ -76,7 +76,7 @@ def test_fewer_queries_give_the_first_rows_and_their_gradients(kernels, queries)
 def test_in_bf16_results_and_gradients_are_those_of_float64(kernels, relative, mask):
     attention, x = build(kernels)
     if relative:
-        attention.relative = RelativeKeys(3, 6, 0).double()
+        attention.relative = RelativeKeys((3, 3), 6, 0).double()
         torch.nn.init.normal_(attention.relative.weight, std=0.3)
 
     def gradients(module, x):

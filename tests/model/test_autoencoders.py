@@ -41,7 +41,7 @@ def masked_autoencoder(**config: object) -> MaskedAutoencoder:
 def test_joining_is_the_inverse_of_cutting() -> None:
     patches = patchify(images(), 4)
     assert patches.shape == (2, 16, 48)
-    assert torch.equal(unpatchify(patches, 4), images())
+    assert torch.equal(unpatchify(patches, 4, (16, 16)), images())
     # The second patch lies to the right of the first, and a patch's channels one after another.
     assert torch.equal(patches[0, 1], images()[0, :, :4, 4:8].flatten())
 
@@ -92,7 +92,7 @@ def test_a_patch_is_predicted_from_earlier_ones_alone(
     for patch in range(given, 16):
         patches = patchify(images(), 4)
         patches[:, patch:] += 1
-        changed = unpatchify(patches, 4)
+        changed = unpatchify(patches, 4, (16, 16))
         assert torch.equal(model(changed)[:, : patch - given + 1], before[:, : patch - given + 1])
         pixels = images().requires_grad_()
         (gradient,) = torch.autograd.grad(model(pixels)[:, patch - given].sum(), pixels)
@@ -131,7 +131,7 @@ def test_both_autoencoders_pass_the_decoders_attention_through(kernels: str) -> 
 
 
 def test_a_decoder_begins_with_the_weights_of_the_config() -> None:
-    decoder = Decoder(ViTConfig(embed_dim=96, depth=1, num_heads=2, pos_std=0.05), grid=8)
+    decoder = Decoder(ViTConfig(embed_dim=96, depth=1, num_heads=2, pos_std=0.05), grid=(8, 8))
     assert decoder.pos_embed.weight.std().item() == pytest.approx(0.05, rel=0.1)
     assert decoder.mask_token.std().item() == pytest.approx(0.05, rel=0.3)
     for layer in decoder.modules():
@@ -143,14 +143,14 @@ def test_a_decoder_begins_with_the_weights_of_the_config() -> None:
 
 @pytest.mark.parametrize("mask_std", [0.0, 1.0])
 def test_the_mask_token_has_its_own_standard_deviation(mask_std: float) -> None:
-    token = Decoder(ViTConfig(depth=1, mask_std=mask_std), grid=2).mask_token
+    token = Decoder(ViTConfig(depth=1, mask_std=mask_std), grid=(2, 2)).mask_token
     assert token.std().item() == pytest.approx(mask_std, rel=0.3)
 
 
 @kernels
 def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> None:
     config = ViTConfig(embed_dim=12, depth=2, num_heads=3, kernels=kernels)
-    decoder = drawn(Decoder(config, grid=3))
+    decoder = drawn(Decoder(config, grid=(3, 3)))
     x, memory = torch.randn(2, 9, 12).double(), torch.randn(2, 5, 12).double()
     mask = torch.ones(9, 9, dtype=torch.bool).tril()
     ours = decoder.blocks[0]
@@ -180,5 +180,5 @@ def test_dropout_acts_on_each_branch_or_after_each_dense_layer(
 
     monkeypatch.setattr(F, "dropout", note)
     config = ViTConfig(embed_dim=12, depth=1, num_heads=3, mlp_dim=40, **{field: 0.1})
-    Decoder(config, grid=3)(torch.randn(2, 5, 12))
+    Decoder(config, grid=(3, 3))(torch.randn(2, 5, 12))
     assert calls == expected

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from vit_train.base.setting import Size
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import POSITIONS, RelativeKeys, resize_positions, sinusoids
@@ -14,10 +15,10 @@ from vit_train.model.vit import VisionTransformer
 ABSOLUTE = ["learned", "learned_2d", "sinusoidal", "sincos_2d"]
 
 
-def build(**config: object) -> VisionTransformer:
-    """16×16 images, 16 patches; every parameter random, float64."""
+def build(size: int | Size = 16, **config: object) -> VisionTransformer:
+    """16×16 images, 16 patches, unless told otherwise; every parameter random, float64."""
     defaults = {"embed_dim": 16, "depth": 2, "num_heads": 2}
-    model = VisionTransformer(ViTConfig(**(defaults | config)), 16)
+    model = VisionTransformer(ViTConfig(**(defaults | config)), size)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -48,9 +49,9 @@ def test_the_sinusoidal_table_is_its_formula(dim: int) -> None:
 
 @pytest.mark.parametrize("has_class", [True, False])
 def test_the_two_dimensional_table_is_that_formula_for_column_and_row(has_class: bool) -> None:
-    table = POSITIONS["sincos_2d"](3, 8, has_class)()[0]
+    table = POSITIONS["sincos_2d"]((2, 3), 8, has_class)()[0]
     assert (table[: int(has_class)] == 0).all()
-    for row in range(3):
+    for row in range(2):
         for column in range(3):
             expected = []
             for place in (column, row):
@@ -76,9 +77,9 @@ def test_only_without_positions_the_order_of_the_patches_is_nothing(
 def test_rotary_logits_are_those_of_complex_numbers_turned_by_column_and_row(
     has_class: bool,
 ) -> None:
-    q, k = torch.randn(2, 1, 1, 9 + has_class, 8, dtype=torch.float64)
-    ours = POSITIONS["rotary_2d"](3, 8, has_class).double().rotate(q, k)
-    place, frequency = torch.arange(9).unsqueeze(1), torch.tensor([1.0, 0.1]).double()
+    q, k = torch.randn(2, 1, 1, 6 + has_class, 8, dtype=torch.float64)
+    ours = POSITIONS["rotary_2d"]((2, 3), 8, has_class).double().rotate(q, k)
+    place, frequency = torch.arange(6).unsqueeze(1), torch.tensor([1.0, 0.1]).double()
     angle = torch.cat((place % 3 * frequency, place // 3 * frequency), dim=1)  # column, row
     angle = nn.functional.pad(angle, (0, 0, int(has_class), 0))
     turn = torch.polar(torch.ones_like(angle), angle)
@@ -94,7 +95,7 @@ def test_relative_attention_adds_its_keys_to_those_of_the_contents(
 ) -> None:
     """softmax(qᵢ·(kⱼ + rᵢ₋ⱼ)/√Dh), and no r where either of the two is the class token."""
     torch.manual_seed(0)
-    relative = RelativeKeys(3, 6, 1)
+    relative = RelativeKeys((3, 3), 6, 1)
     nn.init.normal_(relative.weight)
     attention = Attention(ViTConfig(embed_dim=12, num_heads=2, kernels=kernels), relative).double()
     x = torch.randn(2, 10, 12, dtype=torch.float64)
@@ -132,7 +133,7 @@ def test_fixed_tables_are_not_learned(kind: str) -> None:
 @pytest.mark.parametrize("kind", ABSOLUTE)
 def test_resized_positions_are_the_same_at_the_same_size(kind: str, head: str) -> None:
     model = build(positions=kind, head=head)
-    same = resize_positions(model.state_dict(), model)
+    same = resize_positions(model.state_dict(), model.grid, model)
     assert all(torch.equal(value, same[key]) for key, value in model.state_dict().items())
 
 
@@ -140,10 +141,9 @@ def test_resized_positions_are_the_same_at_the_same_size(kind: str, head: str) -
 @pytest.mark.parametrize("kind", ABSOLUTE)
 def test_resized_positions_keep_their_place_in_the_picture(kind: str, head: str) -> None:
     """A table that says its own column and row says them between the old patches, too."""
-    model = build(positions=kind, head=head)
-    extra, place = int(head == "token"), torch.arange(4, dtype=torch.float64)
-    half = model.config.embed_dim // 2
-    columns, rows = place.unsqueeze(1).expand(-1, half), place.unsqueeze(1).expand(-1, half)
+    model = build((16, 24), positions=kind, head=head)
+    extra, half = int(head == "token"), model.config.embed_dim // 2
+    rows, columns = (torch.arange(n).double().unsqueeze(1).expand(-1, half) for n in (4, 6))
     for table in model.pos_embed:
         for name, value in table.state_dict().items():
             if name == "columns":
@@ -153,17 +153,17 @@ def test_resized_positions_keep_their_place_in_the_picture(kind: str, head: str)
             else:
                 value[..., :extra, :] = 9.0  # the class token
             if name == "weight":
-                halves = columns.repeat(4, 1), rows.repeat_interleave(4, 0)
+                halves = columns.repeat(4, 1), rows.repeat_interleave(6, 0)
                 value[0, extra:] = torch.cat(halves, dim=1)
-    larger = VisionTransformer(model.config, 32).double()
-    larger.load_state_dict(resize_positions(model.state_dict(), larger))
+    larger = VisionTransformer(model.config, (32, 48)).double()
+    larger.load_state_dict(resize_positions(model.state_dict(), model.grid, larger))
     for table in larger.pos_embed:
         assert torch.equal(table()[0, :extra], torch.full((extra, 2 * half), 9.0).double())
-        grid = table()[0, extra:].unflatten(0, (8, 8))[3:5, 3:5]  # away from the border
+        grid = table()[0, extra:].unflatten(0, (8, 12))[3:5, 3:5]  # away from the border
         between = torch.tensor([1.25, 1.75], dtype=torch.float64)
         assert (grid[..., :half] - between.view(1, 2, 1)).abs().max() < 1e-12
         assert (grid[..., half:] - between.view(2, 1, 1)).abs().max() < 1e-12
-    assert larger(torch.zeros(1, 3, 32, 32, dtype=torch.float64)).shape == (1, 10)
+    assert larger(torch.zeros(1, 3, 32, 48, dtype=torch.float64)).shape == (1, 10)
 
 
 @pytest.mark.parametrize("size", [8, 12, 24])
@@ -189,5 +189,7 @@ def test_resized_positions_are_interpolated_bicubically(size: int) -> None:
     model = build()
     old = model.pos_embed[0].weight[0, 1:].unflatten(0, (4, 4))
     expected = torch.einsum("yi,xj,ijd->yxd", line, line, old)
-    resized = resize_positions(model.state_dict(), VisionTransformer(model.config, size))
+    resized = resize_positions(
+        model.state_dict(), model.grid, VisionTransformer(model.config, size)
+    )
     torch.testing.assert_close(resized["pos_embed.0.weight"][0, 1:], expected.flatten(0, 1))

@@ -1,8 +1,10 @@
 """Check, before memory is allocated, that data and models fit into the machine's RAM."""
 
+import math
 import os
 
-from vit_train.base.text import counted
+from vit_train.base.setting import Size
+from vit_train.base.text import by, counted
 
 
 def memory_bytes() -> float:
@@ -26,14 +28,14 @@ def require_memory(needed: float, what: str, advice: str) -> None:
         )
 
 
-def require_attention_fits(needed: float, image_size: int) -> None:
+def require_attention_fits(needed: float, image_size: Size) -> None:
     """Raise ValueError if attention at `image_size` does not fit into the machine's RAM.
 
     `needed` is the memory for attention in bytes; `image_size` is in pixels.
     """
     require_memory(
         needed,
-        f"the attention between all patches of an image of {image_size} by {image_size} pixels",
+        f"the attention between all patches of an image of {by(image_size)} pixels",
         "choose a larger model.patch_size or a smaller image size",
     )
 
@@ -52,14 +54,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 SPLIT_BYTES = 6
 
 
-def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:
+def require_images_fit(images: int, size: Size, settings: str, bytes_per_pixel: int = 3) -> None:
     """Raise ValueError if the machine's RAM is too small for this many images.
 
-    `images` is the number of images, each of `size` by `size` pixels. The message begins with
-    `settings`, the names and values of the settings that determine these numbers.
+    `images` is the number of images, and `size` is their height and width in pixels. The message
+    begins with `settings`, the names and values of the settings that determine these numbers.
     """
     require_memory(
-        images * size**2 * bytes_per_pixel,
-        f"{settings}: {counted(images, 'image')} of {size:,} by {size:,} pixels",
+        images * math.prod(size) * bytes_per_pixel,
+        f"{settings}: {counted(images, 'image')} of {by(size)} pixels",
         "choose fewer or smaller images or, for your own, data.cache=true",
     )

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, ClassVar, TypeVar, get_args
@@ -21,6 +21,8 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "below": ("less than", operator.lt),
 }
 Entry = TypeVar("Entry")
+# The height and width of images, in pixels or in patches.
+Size = tuple[int, int]
 
 
 def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
@@ -34,6 +36,23 @@ def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **boun
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def size_setting(default: int | None, text: str) -> Any:
+    """Return a dataclass field for an image size: a number for square images, or a list of two."""
+    return field(default=default, metadata={"help": text, "is_size": True})
+
+
+def sides(size: int | Sequence[int]) -> Size:
+    """Return the height and width that an image size, one number or two, stands for."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def shortest(size: Sequence[int]) -> int | list[int]:
+    """Return a height and width as an image size: one number for square images, or a list."""
+    height, width = size
+    return height if height == width else [height, width]
 
 
 def seed_setting(default: int, text: str) -> Any:
@@ -52,7 +71,10 @@ class Settings:
         for each in fields(self):
             or_null = ", or null" if NoneType in get_args(each.type) else ""
             name = f"{self.group}.{each.name}".removeprefix(".")
-            require_allowed(name, getattr(self, each.name), each.metadata, or_null)
+            value = getattr(self, each.name)
+            require_allowed(name, value, each.metadata, or_null)
+            if each.metadata.get("is_size") and value is not None:
+                setattr(self, each.name, shortest(sides(value)))
 
 
 def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null: str) -> None:
@@ -60,11 +82,25 @@ def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null:
 
     `or_null` ends the message: ", or null" if the setting may be null, otherwise "".
     """
-    if isinstance(value, list):
+    if metadata.get("is_size"):
+        require_size(name, value, or_null)
+    elif isinstance(value, list):
         for number, item in enumerate(value):
             require_allowed(f"{name}[{number}]", item, metadata, "")
     elif value is not None and (allowed := what_is_allowed(value, metadata)):
         raise ValueError(f"{name}={value} must be {allowed}{or_null}")
+
+
+def require_size(name: str, value: Any, or_null: str) -> None:
+    """Raise ValueError unless `value` is a positive integer, a list of two, or None."""
+    numbers = value if isinstance(value, list) else [value, value]
+    if value is not None and not (
+        len(numbers) == 2 and all(type(each) is int and 1 <= each <= LARGEST for each in numbers)
+    ):
+        raise ValueError(
+            f"{name}={value} must be a positive number of pixels, or two for "
+            f"[height,width]{or_null}"
+        )
 
 
 def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ Draws = tuple[Tensor, ...]
 
 
 class Normalize(nn.Module):
-    """Normalizes uint8 (B,C,S,S) to float32 with the mean and std of each channel."""
+    """Normalizes uint8 (B,C,H,W) to float32 with the mean and std of each channel."""
 
     def __init__(self, statistics: Statistics, device: torch.device | str = "cpu") -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Normalize(nn.Module):
         return images.float().mul_(self.scale).add_(self.shift)
 
     def undo(self, pixels: Tensor) -> Tensor:
-        """Convert normalized float32 (B,C,S,S) back to uint8, for display."""
+        """Convert normalized float32 (B,C,H,W) back to uint8, for display."""
         return ((pixels - self.shift) / self.scale).round_().clamp_(0, 255).to(torch.uint8)
 
 

@@ -4,9 +4,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from vit_train.base.setting import Settings, seed_setting, setting
+from vit_train.base.setting import Settings, seed_setting, setting, size_setting
 from vit_train.base.text import printable
 
 # The default limit on an image's pixels.
@@ -16,7 +16,7 @@ MAX_PIXELS_TEXT = (
 )
 # A run's table of its images, in the run's folder.
 IMAGES = "images.csv"
-# How images that are not square become square.
+# How images of another shape take the shape of data.image_size.
 FIT = ("stretch", "crop", "pad")
 # How to handle files that cannot be decoded.
 ON_ERROR_CHOICES = ("stop", "skip")
@@ -38,10 +38,10 @@ class DataConfig(Settings):
     download: bool = setting(
         False, "Download missing files of the data set into data.root (not for folder and shapes)."
     )
-    image_size: int | None = setting(
+    image_size: Any = size_setting(
         None,
-        "Side in pixels to which every image is resized while loading; null: the original size.",
-        at_least=1,
+        "Size in pixels to which every image is resized while loading, one number for square "
+        "images or [height,width]; null: the original size.",
     )
     mean: list[float] | None = setting(
         None,
@@ -196,13 +196,15 @@ class FolderConfig(DataConfig):
 
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
-    image_size: int = setting(
-        64, "Scale images to this width and height in pixels; see data.fit.", at_least=1
+    image_size: Any = size_setting(
+        64,
+        "Size in pixels to which images are scaled, one number for square images or "
+        "[height,width]; see data.fit.",
     )
     fit: str = setting(
         "stretch",
-        "How images that are not square become square: stretch them, crop them to the central "
-        "square, or pad them with gray.",
+        "How images of another shape take the shape of data.image_size: stretch them, crop them "
+        "to their central part, or pad them with gray.",
         choices=FIT,
     )
     white_level: int | None = setting(

@@ -21,7 +21,7 @@ def find_copies(
 ) -> list[tuple[int, int, float]]:
     """Return pairs of copies among images: two indices, and the correlation, the highest first.
 
-    `parts` are tensors of uint8 images (n,C,S,S) with N images in total; an index counts through
+    `parts` are tensors of uint8 images (n,C,H,W) with N images in total; an index counts through
     all parts. Each image is paired with its most similar earlier image of each place: `places` (N)
     are, for example, the images' splits and labels. So a picture that occurs k times in one place
     gives k − 1 pairs.

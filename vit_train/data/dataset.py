@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
+from vit_train.base.setting import sides
 from vit_train.base.text import counted
 from vit_train.data.config import DataConfig
 
@@ -59,7 +60,7 @@ AT_ONCE = 256
 
 
 class ImagesOnDisk:
-    """Images uint8 (N,C,S,S) that stay in a file: the `rows` (N,) of a file of images of `shape`.
+    """Images uint8 (N,C,H,W) that stay in a file: the `rows` (N,) of a file of images of `shape`.
 
     They are read when they are indexed. Any other operation of a tensor reads all of them.
     """
@@ -115,7 +116,7 @@ def joined(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images uint8 (N,C,S,S), labels int64 (N,) and, for data=shapes, object masks bool (N,S,S).
+    """Images uint8 (N,C,H,W), labels int64 (N,) and, for data=shapes, object masks bool (N,H,W).
 
     The images may be ImagesOnDisk, which stay on disk. Images with tags have labels float32 (N,K)
     instead: 1 for each tag that an image has, otherwise 0.
@@ -219,18 +220,18 @@ class Source(NamedTuple):
 class Seen(NamedTuple):
     """The `image_keys` of a model's training and validation images.
 
-    The keys were computed from images of `image_size` pixels a side.
+    The keys were computed from images of `image_size`, a value of data.image_size.
     """
 
     keys: Tensor
-    image_size: int
+    image_size: int | list[int]
 
 
 @dataclass(frozen=True)
 class Dataset:
     """A source's training and test images and, if there are any, validation and unlabeled images.
 
-    `unlabeled` is uint8 (N,C,S,S), possibly a memory-mapped file.
+    `unlabeled` is uint8 (N,C,H,W), possibly a memory-mapped file.
     """
 
     train: ImageSet
@@ -245,7 +246,7 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Return the shape of one image, (C,S,S)."""
+        """Return the shape of one image, (C,H,W)."""
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 
@@ -266,14 +267,14 @@ class Dataset:
 
 
 def image_keys(images: Tensor) -> Tensor:
-    """Return int64 keys (N,) of uint8 images (N,C,S,S): a hash of each image's pixels."""
+    """Return int64 keys (N,) of uint8 images (N,C,H,W): a hash of each image's pixels."""
     pixels = (image for part in images.split(AT_ONCE) for image in part.numpy())
     digests = (hashlib.blake2b(image, digest_size=8).digest() for image in pixels)
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
 
 
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
-    """Return True for each uint8 image (N,C,S,S) whose key is in `keys` (M,): bool (N,)."""
+    """Return True for each uint8 image (N,C,H,W) whose key is in `keys` (M,): bool (N,)."""
     return torch.isin(image_keys(images), keys)
 
 
@@ -287,27 +288,27 @@ def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
     return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
 
 
-def resize(images: Tensor, size: int | None) -> Tensor:
-    """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinearly with antialiasing.
+def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
+    """Resize uint8 images (N,C,H,W) to a value of data.image_size, bilinearly with antialiasing.
 
-    If `size` is None or S, return the images unchanged. Images are resized in chunks to save
-    memory. Raise ValueError if the result does not fit into memory.
+    If the size is None or the images' own, return the images unchanged. Images are resized in
+    chunks to save memory. Raise ValueError if the result does not fit into memory.
     """
-    if size is None or images.shape[-1] == size:
+    if image_size is None or (size := sides(image_size)) == images.shape[2:]:
         return images
-    require_images_fit(len(images), size, f"data.image_size={size}", SPLIT_BYTES)
-    resized = torch.empty(*images.shape[:2], size, size, dtype=torch.uint8, device=images.device)
-    chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
+    require_images_fit(len(images), size, f"data.image_size={image_size}", SPLIT_BYTES)
+    resized = torch.empty(*images.shape[:2], *size, dtype=torch.uint8, device=images.device)
+    chunk = max(1, CHUNK_PIXELS // max(*size, *images.shape[2:]) ** 2)
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
         scaled = torch.nn.functional.interpolate(
-            part.float(), (size, size), mode="bilinear", antialias=True
+            part.float(), size, mode="bilinear", antialias=True
         )
         target.copy_(scaled.round_().clamp_(0, 255))
     return resized
 
 
 def channel_statistics(images: Tensor) -> Statistics:
-    """Compute the exact mean and std of each channel of uint8 images (N,C,S,S) from histograms.
+    """Compute the exact mean and std of each channel of uint8 images (N,C,H,W) from histograms.
 
     The std of a constant channel is one gray level (1/255), to avoid division by zero.
     """

@@ -1,4 +1,4 @@
-"""Decode image files to square RGB arrays, into memory or into a file of the cache.
+"""Decode image files to RGB arrays of one size, into memory or into a file of the cache.
 
 A file that cannot be decoded is reported with the reason. Warn about images with almost no
 contrast, and about images that lose much of their area to cropping.
@@ -23,6 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
+from vit_train.base.setting import Size
 from vit_train.base.writing import replacing
 from vit_train.data.config import FIT, MAX_PIXELS
 from vit_train.data.dataset import ImagesOnDisk
@@ -55,21 +56,21 @@ def decoding() -> Iterator[None]:
 
 
 class Reading(NamedTuple):
-    """How files become square images of `size` by `size` pixels.
+    """How files become images of one `size`, which is their height and width in pixels.
 
     `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None:
     the `white_level_of` each image. Images of more than `max_pixels` pixels are
     not decoded.
     """
 
-    size: int
+    size: Size
     fit: str = FIT[0]
     white_level: int | None = None
     max_pixels: int = MAX_PIXELS
 
 
 def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
-    """Decode a file to RGB uint8 (S,S,3): rotated per its EXIF, then made square and scaled.
+    """Decode a file to RGB uint8 (H,W,3): rotated per its EXIF, then brought to `reading.size`.
 
     Also return the share of the image's area that is cropped off. Of several frames or pages, only
     the first is read. Transparent pixels become white. Scaling is bilinear with antialiasing, as
@@ -77,9 +78,7 @@ def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
     large.
     """
     with opened(path, reading.max_pixels) as image:
-        width, height = image.size
-        lost = 1 - min(width, height) / max(width, height) if reading.fit == "crop" else 0.0
-        return square(image, reading), lost
+        return fitted(image, reading)
 
 
 @contextlib.contextmanager
@@ -105,20 +104,22 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
 GRAY = (128, 128, 128)
 
 
-def square(image: Image.Image, reading: Reading) -> np.ndarray:
-    """Convert an image to RGB uint8 (S,S,3), as `read_image` does."""
-    size, fit = reading.size, reading.fit
+def fitted(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
+    """Convert an image to RGB uint8 (H,W,3), and return the share cropped off; see `read_image`."""
+    height, width = reading.size
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
     image, bilinear = as_rgb(image, reading.white_level), Image.Resampling.BILINEAR
-    if fit == "pad":
-        return np.asarray(ImageOps.pad(image, (size, size), bilinear, color=GRAY))
-    box = None
-    if fit == "crop":
-        side = min(image.size)
-        left, top = ((length - side) // 2 for length in image.size)
-        box = (left, top, left + side, top + side)
-    return np.asarray(image.resize((size, size), bilinear, box=box))
+    if reading.fit == "pad":
+        return np.asarray(ImageOps.pad(image, (width, height), bilinear, color=GRAY)), 0.0
+    if reading.fit == "stretch":
+        return np.asarray(image.resize((width, height), bilinear)), 0.0
+    scale = min(image.width / width, image.height / height)
+    across, down = max(1, round(scale * width)), max(1, round(scale * height))
+    left, top = (image.width - across) // 2, (image.height - down) // 2
+    box = (left, top, left + across, top + down)
+    lost = 1 - across * down / (image.width * image.height)
+    return np.asarray(image.resize((width, height), bilinear, box=box)), lost
 
 
 def as_rgb(image: Image.Image, white_level: int | None) -> Image.Image:
@@ -175,7 +176,7 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
 
 
 class Decoded(NamedTuple):
-    """N decoded files: images uint8 (N,3,S,S), broken files, and the area lost to cropping.
+    """N decoded files: images uint8 (N,3,H,W), broken files, and the area lost to cropping.
 
     The images are a tensor, or ImagesOnDisk.
 
@@ -197,7 +198,7 @@ WAITING = 256
 def decode_each(
     paths: Sequence[Path], reading: Reading
 ) -> Iterator[tuple[np.ndarray, float] | BrokenImage]:
-    """Yield each file's image, uint8 (3,S,S), and the share cropped off, or why it is broken.
+    """Yield each file's image, uint8 (3,H,W), and the share cropped off, or why it is broken.
 
     Decoding runs in parallel threads, which Pillow allows while it decodes and resizes.
     """
@@ -221,7 +222,7 @@ def decode_each(
 
 def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
     """Decode all files with `read_image` into memory."""
-    pixels = np.zeros((len(paths), 3, reading.size, reading.size), np.uint8)
+    pixels = np.zeros((len(paths), 3, *reading.size), np.uint8)
     lost, broken = np.zeros(len(paths), np.float32), {}
     for index, result in enumerate(decode_each(paths, reading)):
         if isinstance(result, BrokenImage):
@@ -262,7 +263,7 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
 
 def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
     """Write the file that `decode_cached` describes."""
-    black, lost = bytes(3 * reading.size**2), np.full(len(paths), np.nan, np.float32)
+    black, lost = bytes(3 * math.prod(reading.size)), np.full(len(paths), np.nan, np.float32)
     entry.parent.mkdir(parents=True, exist_ok=True)
     with replacing(entry) as file:
         for index, result in enumerate(decode_each(paths, reading)):
@@ -279,7 +280,7 @@ def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | No
 
     Return None if the file has another length, or if a broken image can be decoded now.
     """
-    shape = 3, reading.size, reading.size
+    shape = 3, *reading.size
     pixels = len(paths) * math.prod(shape)
     if entry.stat().st_size != pixels + 4 * len(paths):
         logger.warning(f"{entry}, a cache of decoded images, is damaged: decoding the files again")
@@ -298,12 +299,12 @@ def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | No
 
 # An image counts as flat if no channel spans more gray levels.
 FLAT = 15
-# The share of an image's area outside the square in its center.
+# The share of an image's area that may be cropped off without a warning.
 MUCH = 0.2
 
 
 def is_flat(images: Tensor) -> Tensor:
-    """Return True for each image (N,C,S,S), of levels 0 to 255, with almost no contrast: (N,)."""
+    """Return True for each image (N,C,H,W), of levels 0 to 255, with almost no contrast: (N,)."""
     parts = images.split(WAITING)
     contrast = torch.cat([(part.amax((2, 3)) - part.amin((2, 3))).amax(1) for part in parts])
     return contrast <= FLAT
@@ -319,7 +320,7 @@ class Doubts:
     def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
         """Record the files to warn about.
 
-        `images` (N,C,S,S) are the images of all `paths`; `lost` (N,) is the share of each image's
+        `images` (N,C,H,W) are the images of all `paths`; `lost` (N,) is the share of each image's
         area that was cropped off.
         """
         flat = is_flat(images).tolist()
@@ -328,5 +329,5 @@ class Doubts:
 
     def warn(self) -> None:
         warn_of(self.flat, "image", "with almost no contrast")
-        center = ": only the central square is read"
+        center = ": only the central part is read"
         warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
+from vit_train.base.setting import sides
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, select, set_apart
 from vit_train.data.decode import (
@@ -87,11 +88,13 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small."""
-    size = config.image_size
+    size = sides(config.image_size)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
     if config.cache:
         return decode_cached(paths, reading)
-    require_images_fit(len(paths), size, f"data.cache=false data.image_size={size}", SPLIT_BYTES)
+    require_images_fit(
+        len(paths), size, f"data.cache=false data.image_size={config.image_size}", SPLIT_BYTES
+    )
     return decode(paths, reading)
 
 

@@ -218,7 +218,7 @@ def load_stl10(config: Stl10Config) -> Dataset:
     )
 
 
-def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
+def read_part(folder: Path, part: str, image_size: int | list[int] | None) -> ImageSet:
     images = map_images(folder / f"{part}_X.bin").contiguous()
     labels = np.fromfile(folder / f"{part}_y.bin", dtype=np.uint8).astype(np.int64) - 1
     return ImageSet(resize(images, image_size), torch.from_numpy(labels))

@@ -49,7 +49,7 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     size = config.image_size or config.own_size
     counts = config.train_images, config.test_images
     settings = "data.train_images={}, data.test_images={}, data.image_size={}"
-    require_images_fit(sum(counts), size, settings.format(*counts, size), SPLIT_BYTES)
+    require_images_fit(sum(counts), (size, size), settings.format(*counts, size), SPLIT_BYTES)
     train, test = (
         draw(count, size, config.num_classes, 2 * config.draw_seed + part)
         for part, count in enumerate(counts)

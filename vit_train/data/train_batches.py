@@ -1,5 +1,6 @@
 """Training batches: augmented images, in a new order in each epoch."""
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit_train.base.setting import sides
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import Round, apply_round
 from vit_train.data.augment.policies import POLICIES
@@ -54,7 +56,7 @@ ORDERS = {"shuffled": shuffled, "balanced": balanced}
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    A batch holds images (B,C,S,S) float32, and labels (B,) or, with Mixup, CutMix or tags, targets
+    A batch holds images (B,C,H,W) float32, and labels (B,) or, with Mixup, CutMix or tags, targets
     (B,K).
     With several processes, process `rank` of `ranks` makes only its share of each batch. An
     incomplete last batch is dropped; other epochs will include its images. A set smaller than
@@ -78,7 +80,7 @@ class TrainBatches(DrawnBatches):
         self.order = partial(ORDERS[sampler], strata(data.labels.cpu()))
         self.labels = data.labels.to(device)
         self.normalize = normalize
-        self.augment, self.size = augment, data.images.shape[-1]
+        self.augment, self.size = augment, sides(data.images.shape[2:])
         self.cropper = Cropper(data.images, augment, device, seed)
         self.policy = POLICIES[augment.policy](self.size, augment)
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
@@ -100,7 +102,7 @@ class TrainBatches(DrawnBatches):
         numbers for each of the b images that this process makes. With Mixup or CutMix, each image
         is mixed with the image before it, so b includes one more image, the one before this
         process's share. If the data set does not fit on the device, also return the cropped
-        images, uint8 (b,C,S,S).
+        images, uint8 (b,C,H,W).
         """
         # Each image is mixed with the one before it, so the image before this share is made, too;
         # the batch's first image is mixed with its last one (−1).
@@ -121,12 +123,12 @@ class TrainBatches(DrawnBatches):
         `index` (B,) selects the images; it is returned as the first entry.
         """
         count, size, config = len(index), self.size, self.augment
-        scale = config.crop_scale
+        scale, alters = config.crop_scale, epoch < (config.policy_epochs or math.inf)
         return [
             (index,),
             self.cropper.draw(rng, index, epoch),
             *([] if scale is None else [random_crops(rng, count, size, scale)]),
-            *self.policy.rounds(rng, count),
+            *(self.policy.rounds(rng, count) if alters else self.policy.no_rounds(count)),
             *([random_holes(rng, count, size, config)] if config.erase_prob else []),
             *([] if self.mixer is None else [self.mixer.draw(rng, count, epoch)]),
         ]

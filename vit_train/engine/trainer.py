@@ -226,7 +226,7 @@ class Trainer:
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.
 
-        `schedule` (3,) is the result of `schedule()`; `images` (b,C,S,S) and `targets` (b,…) are
+        `schedule` (3,) is the result of `schedule()`; `images` (b,C,H,W) and `targets` (b,…) are
         this process's share of the batch. A step with a NaN or infinite loss or gradient changes no
         weights. All work is done on the device, without waiting for the device.
         """

@@ -192,7 +192,7 @@ def in_figures(p: float) -> str:
 def draw_differences(
     found: dict[str, Predictions], images: torch.Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Draw the uint8 images (N,3,S,S) that only one of two models classifies correctly.
+    """Draw the uint8 images (N,3,H,W) that only one of two models classifies correctly.
 
     Each model has a section of the images that only it classifies correctly, sorted by the other
     model's loss, highest first. Below each image are both predictions, marked by the first letters

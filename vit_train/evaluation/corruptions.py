@@ -30,7 +30,7 @@ def impulse_noise(x: Tensor, share: float, generator: torch.Generator) -> Tensor
 
 def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
     """Blur with a Gaussian of `std` pixels (at 32×32), cut off at four standard deviations."""
-    std = std * x.shape[-1] / WIDTH
+    std = std * min(x.shape[2:]) / WIDTH
     reach = int(4 * std + 0.5)
     kernel = torch.exp(-(torch.arange(-reach, reach + 1) ** 2) / (2 * std**2))
     kernel = (kernel / kernel.sum()).view(1, 1, -1, 1)
@@ -40,12 +40,16 @@ def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Reduce images to `share` of their side length by averaging, then enlarge them again."""
-    size = x.shape[-1]
-    side = max(1, int(size * share))
-    larger = ((torch.arange(size) + 0.5) * side / size).ceil().long() - 1
-    members = F.one_hot(larger, side).T.float()  # (side,size)
-    means = members / members.sum(1, keepdim=True)
-    return F.interpolate(means @ x @ means.T, (size, size), mode="nearest-exact")
+
+    def means(size: int) -> Tensor:
+        """Return the matrix (side,size) that averages neighbors, for the reduced side length."""
+        side = max(1, int(size * share))
+        larger = ((torch.arange(size) + 0.5) * side / size).ceil().long() - 1
+        members = F.one_hot(larger, side).T.float()
+        return members / members.sum(1, keepdim=True)
+
+    height, width = x.shape[2:]
+    return F.interpolate(means(height) @ x @ means(width).T, (height, width), mode="nearest-exact")
 
 
 def brightness(x: Tensor, more: float, generator: torch.Generator) -> Tensor:
@@ -84,7 +88,7 @@ VALUES = 1000 * 3 * 32**2
 
 
 def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
-    """Return uint8 images (N,3,S,S) with the named corruption, at a severity from 1 to 5.
+    """Return uint8 images (N,3,H,W) with the named corruption, at a severity from 1 to 5.
 
     Equal arguments give equal results.
     """

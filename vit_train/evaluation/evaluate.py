@@ -1,6 +1,7 @@
 """`vit-eval`: evaluate a checkpoint, and write its results."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object
+from vit_train.base.setting import shortest
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.data.batches import EvalBatches
@@ -162,7 +164,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
         "title": data.title,
         "root": data.root,
         "split": config.split,
-        "image_size": meta.image_shape[1],
+        "image_size": shortest(meta.image_shape[1:]),
         "selected_on": meta.config.data.selected_on,
         "epoch": meta.epoch,
         "images_seen": meta.images_seen,
@@ -264,7 +266,7 @@ def pictures(
         shown = sample(images, SHOWN)
         yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta))
     encoder = encoder_of(model)
-    if encoder is not None and len(encoder.pos_embed) and encoder.grid**2 <= MOST_PLACES:
+    if encoder is not None and len(encoder.pos_embed) and math.prod(encoder.grid) <= MOST_PLACES:
         yield "positions", draw_positions(encoder)
     if curve:
         measures = ["loss", *(name for name in ("acc", "map") if name in result.values)]
@@ -286,7 +288,7 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         data.name,
         place and place.name,
         place and hashlib.sha256(bytes(place)).hexdigest()[:6],
-        data.image_size and f"{meta.image_shape[1]}px",
+        data.image_size and f"{'x'.join(map(str, dict.fromkeys(meta.image_shape[1:])))}px",
         subset and f"{subset}images",
         # Validation images, for fitting the temperature.
         data.val_subset and split != "val" and f"{data.val_subset}val",

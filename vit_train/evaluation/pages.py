@@ -86,7 +86,7 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
 
 
 def webp(pixels: Tensor) -> bytes:
-    """Return a uint8 image (3,S,S) as WebP, reduced to at most SIDE pixels."""
+    """Return a uint8 image (3,H,W) as WebP, reduced to at most SIDE pixels."""
     image, file = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()), BytesIO()
     image.thumbnail((SIDE, SIDE))
     image.save(file, "webp", quality=90)

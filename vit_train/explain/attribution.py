@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size, sides
+from vit_train.model.config import ViTConfig
+from vit_train.model.patches import grid_of
+
 
 def layer_index(layer: int, depth: int, owner: str) -> int:
     """Convert a layer number to an index, which counts from 0.
@@ -45,8 +49,8 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     return together
 
 
-def patch_maps(matrix: Tensor, has_class: bool, registers: int = 0) -> Tensor:
-    """Return a map over the patches for each matrix between tokens: (B,T,T) → (B,G,G).
+def patch_maps(matrix: Tensor, grid: Size, has_class: bool, registers: int = 0) -> Tensor:
+    """Return a map over the grid of patches for each matrix between tokens: (B,T,T) → (B,R,C).
 
     A map is the class token's row of the matrix. Without a class token, it is the mean of the
     patches' rows, with zeros on the diagonal. The columns of the class token and the `registers`
@@ -57,11 +61,10 @@ def patch_maps(matrix: Tensor, has_class: bool, registers: int = 0) -> Tensor:
     else:
         between = matrix[:, registers:, registers:]
         row = (between - torch.diag_embed(between.diagonal(dim1=1, dim2=2))).mean(dim=1)
-    grid = math.isqrt(row.shape[1])
-    return row.unflatten(1, (grid, grid))  # type: ignore[no-any-return]
+    return row.unflatten(1, grid)  # type: ignore[no-any-return]
 
 
-def attention_distances(weights: Tensor, prefix: int, patch_size: int) -> Tensor:
+def attention_distances(weights: Tensor, grid: Size, prefix: int, patch_size: int) -> Tensor:
     """Return the mean attention distance, in pixels, of each head in a layer: (B,H,T,T) → (H,).
 
     A patch's attention distance is its mean distance to all patches, weighted by its attention to
@@ -70,17 +73,17 @@ def attention_distances(weights: Tensor, prefix: int, patch_size: int) -> Tensor
     are left out.
     """
     patches = weights[:, :, prefix:, prefix:]
-    grid = math.isqrt(patches.shape[-1])
-    place = torch.arange(grid, dtype=weights.dtype, device=weights.device)
-    places = torch.stack(torch.meshgrid(place, place, indexing="ij"), dim=-1).flatten(0, 1)
+    along = (torch.arange(side, dtype=weights.dtype, device=weights.device) for side in grid)
+    places = torch.stack(torch.meshgrid(*along, indexing="ij"), dim=-1).flatten(0, 1)
     distance = torch.cdist(places, places) * patch_size  # (N,N)
     shares = patches / patches.sum(dim=-1, keepdim=True).clamp(min=1e-12)
     return (shares * distance).sum(dim=-1).mean(dim=(0, 2))
 
 
-def even_distance(grid: int, patch_size: int) -> float:
+def even_distance(grid: Size, patch_size: int) -> float:
     """Return the mean attention distance, in pixels, of a head with uniform attention."""
-    return attention_distances(torch.ones(1, 1, grid**2, grid**2), 0, patch_size).item()
+    count = math.prod(grid)
+    return attention_distances(torch.ones(1, 1, count, count), grid, 0, patch_size).item()
 
 
 def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
@@ -98,13 +101,12 @@ def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
 def prediction_maps(
     model: nn.Module,
     images: Tensor,
-    has_class: bool,
+    config: ViTConfig,
     method: str = "relevance",
     layer: int = -1,
     target: Tensor | None = None,
-    registers: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return maps (B,G,G), logits (B,K) and explained classes (B,) for normalized images (B,C,S,S).
+    """Return maps (B,R,C), logits (B,K) and explained classes (B,) for normalized images (B,C,H,W).
 
     The explained classes are `target` (B,) or, if it is None, the predicted classes. The model must
     return its logits and the attention (B,H,T,T) of every layer. `layer` is the index of a layer,
@@ -122,25 +124,27 @@ def prediction_maps(
             matrix = rollout(layers)
         else:
             matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
-    return patch_maps(matrix, has_class, registers).detach(), logits.detach(), targets
+    grid = grid_of(sides(images.shape[2:]), config.patch_size)
+    maps = patch_maps(matrix, grid, config.has_class_token, config.registers)
+    return maps.detach(), logits.detach(), targets
 
 
 def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Play the pointing game (Zhang et al. 2018): a map hits if its highest patch is on the object.
 
-    A patch is on the object if the object covers more than half of the patch. The maps are (N,G,G),
-    and the objects' masks are bool (N,S,S). Return the hits, bool (N,), and the probability (N,)
+    A patch is on the object if the object covers more than half of the patch. The maps are (N,R,C),
+    and the objects' masks are bool (N,H,W). Return the hits, bool (N,), and the probability (N,)
     that a random patch hits.
     """
-    grid = maps.shape[1]
-    covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))
-    on_object = (covered > 0.5).flatten(1)  # (N,G²)
+    rows, columns = maps.shape[1:]
+    covered = masks.unflatten(1, (rows, -1)).unflatten(3, (columns, -1)).double().mean(dim=(2, 4))
+    on_object = (covered > 0.5).flatten(1)  # (N,R·C)
     highest = maps.flatten(1).argmax(dim=1, keepdim=True)
     return on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1)
 
 
 def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
-    """Return two orders (N,G²) in which to delete the patches of images with maps (N,G,G).
+    """Return two orders (N,R·C) in which to delete the patches of images with maps (N,R,C).
 
     "map" deletes the patches with the highest values first; "random" is a random order.
     """
@@ -150,19 +154,19 @@ def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
 
 
 def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
-    """Set the patches with the indices `patches` (N,M) to zero in normalized images (N,C,S,S).
+    """Set the patches with the indices `patches` (N,M) to zero in normalized images (N,C,H,W).
 
     Zero is the mean color of normalized images.
     """
-    grid = images.shape[-1] // patch_size
-    keep = images.new_ones(len(images), grid**2).scatter(1, patches, 0)
+    grid = grid_of(sides(images.shape[2:]), patch_size)
+    keep = images.new_ones(len(images), math.prod(grid)).scatter(1, patches, 0)
     return images * torch.nn.functional.interpolate(
-        keep.view(-1, 1, grid, grid), scale_factor=patch_size
+        keep.view(-1, 1, *grid), scale_factor=patch_size
     )
 
 
 def patches_of_half(maps: Tensor) -> Tensor:
-    """Return the smallest share of patches that holds half of a map's sum: (N,G,G) → (N,).
+    """Return the smallest share of patches that holds half of a map's sum: (N,R,C) → (N,).
 
     A map of zeros counts as uniform.
     """

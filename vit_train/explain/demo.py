@@ -55,7 +55,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
         "parameters": sum(each.numel() for each in model.parameters()),
         "size": model.image_shape[1],
         "stretches": meta.fit == "stretch",
-        "grid": model.grid,
+        "grid": model.grid[0],
         "patch": model.config.patch_size,
         "width": model.config.embed_dim,
         "depth": model.config.depth,
@@ -89,8 +89,11 @@ def require_computed(trained: Trained) -> VisionTransformer:
         raise ValueError("html= does not support task=tags")
     if trained.meta.fit == "pad":
         raise ValueError("html= does not support data.fit=pad")
-    if model.grid**2 > MOST_PATCHES:
+    rows, columns = model.grid
+    if rows != columns:
+        raise ValueError("html= supports only square images")
+    if rows**2 > MOST_PATCHES:
         raise ValueError(
-            f"html= supports at most {MOST_PATCHES} patches, but this model has {model.grid**2}"
+            f"html= supports at most {MOST_PATCHES} patches, but this model has {rows**2}"
         )
     return model

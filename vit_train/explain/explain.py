@@ -92,11 +92,13 @@ def read_images(
 ) -> tuple[Tensor, list[str], Tensor]:
     """Return the first `count` readable images, their files' names, and the images for viewing.
 
-    The first images are uint8 (N,C,S,S), at the model's size. The images for viewing are the same,
+    The first images are uint8 (N,C,H,W), at the model's size. The images for viewing are the same,
     with sides of at least LOOKED_AT pixels. Warn of each unreadable image; raise ValueError if no
     image can be read.
     """
-    size = max(LOOKED_AT, trained.meta.image_shape[1])
+    _, height, width = trained.meta.image_shape
+    scale = max(1, LOOKED_AT / min(height, width))
+    size = round(scale * height), round(scale * width)
     found: dict[Path, tuple[Tensor, Tensor]] = {}
     for path in paths:
         if len(found) < count:

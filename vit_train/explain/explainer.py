@@ -4,12 +4,14 @@ For a classifier: heat maps, attention distances, filters and scores. For a mode
 pixels: its decoder's attention from a hidden patch.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
+from vit_train.base.setting import Size, sides
 from vit_train.base.text import counted, listed, shortened
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
@@ -30,7 +32,7 @@ from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.model.build import images_at_once
-from vit_train.model.patches import PatchEmbed
+from vit_train.model.patches import PatchEmbed, grid_of
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.pixels import Reconstruct
@@ -90,7 +92,7 @@ class Explainer:
     def figures(
         self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
     ) -> dict[str, Figure]:
-        """Draw the maps of uint8 images (N,3,S,S), the heads' attention distances and the filters.
+        """Draw the maps of uint8 images (N,3,H,W), the heads' attention distances and the filters.
 
         If `shown` is given, draw the maps over it: the same images at another size.
         """
@@ -98,7 +100,7 @@ class Explainer:
             "maps": self.draw_maps(images, titles, shown),
             "distances": draw_distances(
                 self.distances(images),
-                images.shape[-1],
+                max(images.shape[2:]),
                 even_distance(self.model.grid, self.model.config.patch_size),
             ),
         }
@@ -111,7 +113,7 @@ class Explainer:
     def draw_maps(
         self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
     ) -> Figure:
-        """Draw uint8 images (N,3,S,S) with their maps.
+        """Draw uint8 images (N,3,H,W) with their maps.
 
         If `shown` is given, draw it instead: the same images at another size. Below each image are
         its title, such as the true class, and the predicted and explained classes with their
@@ -141,11 +143,11 @@ class Explainer:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and vit-predict's probabilities (N,K) for uint8 images (N,3,S,S).
+        """Return maps (N,R,C) and vit-predict's probabilities (N,K) for uint8 images (N,3,H,W).
 
         `method` computes the maps; None means the explainer's first method.
         """
-        config, parts = self.model.config, []
+        parts = []
         for each in images.split(self.batch):
             pixels = self.normalized(each)
             chances = self.trained.probabilities(pixels, self.precision)
@@ -154,11 +156,10 @@ class Explainer:
             maps, *_ = prediction_maps(
                 self.model,
                 pixels,
-                config.has_class_token,
+                self.model.config,
                 method or self.methods[0],
                 self.layer,
                 target,
-                config.registers,
             )
             parts.append((maps.cpu(), chances.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))
@@ -171,9 +172,10 @@ class Explainer:
         Only the first `batch` images are used.
         """
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
-        config = self.model.config
+        config, grid = self.model.config, self.model.grid
         return [
-            attention_distances(each, config.prefix, config.patch_size).tolist() for each in layers
+            attention_distances(each, grid, config.prefix, config.patch_size).tolist()
+            for each in layers
         ]
 
     def score(self, part: ImageSet, name: str) -> None:
@@ -203,12 +205,12 @@ class Explainer:
 
     def patches(self, share: float) -> int:
         """Return `share` of the number of patches, rounded, but at least one."""
-        return max(1, round(share * self.model.grid**2))
+        return max(1, round(share * math.prod(self.model.grid)))
 
     def focus(self, images: Tensor) -> dict[str, float]:
         """Measure how concentrated maps are, and how much predictions depend on marked patches.
 
-        For uint8 images (N,3,S,S), `patches_of_half` is the smallest share of patches that holds
+        For uint8 images (N,3,H,W), `patches_of_half` is the smallest share of patches that holds
         half of a map's sum. `changed` is the share of predictions that change when the patches with
         the largest values are deleted; `changed_at_random` is the share that change when as many
         random patches are deleted. `deleted` is the share of patches that are deleted. `p_value`
@@ -249,27 +251,28 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     return [f"true: {name or 'no tag'}" for name in names]
 
 
-def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
-    """Return maps (B,G,G) with values `seen` (B,V) at patches `visible` (B,V), and 0 elsewhere."""
-    return seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen).view(-1, grid, grid)
+def on_grid(seen: Tensor, visible: Tensor, grid: Size) -> Tensor:
+    """Return maps (B,R,C) with values `seen` (B,V) at patches `visible` (B,V), and 0 elsewhere."""
+    return seen.new_zeros(len(seen), math.prod(grid)).scatter(1, visible, seen).view(-1, *grid)
 
 
-def most_central(patches: Tensor, grid: int) -> Tensor:
+def most_central(patches: Tensor, grid: Size) -> Tensor:
     """Return the patch nearest to the image's center among each image's patches: (B,M) → (B,)."""
-    rows, columns = patches // grid, patches % grid
-    middle = (grid - 1) / 2
-    nearest = ((rows - middle) ** 2 + (columns - middle) ** 2).argmin(dim=1, keepdim=True)
+    height, width = grid
+    rows, columns = patches // width, patches % width
+    away = (rows - (height - 1) / 2) ** 2 + (columns - (width - 1) / 2) ** 2
+    nearest = away.argmin(dim=1, keepdim=True)
     return patches.gather(1, nearest).squeeze(1)
 
 
 def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> Tensor:
-    """Return uint8 images (B,3,S,S) with hidden patches in gray, and the patch `query` (B,) in red.
+    """Return uint8 images (B,3,H,W) with hidden patches in gray, and the patch `query` (B,) in red.
 
     `visible` (B,V) are the patches that stay visible.
     """
-    grid = images.shape[-1] // patch_size
-    kinds = torch.ones(len(images), grid**2).scatter(1, visible, 0)
-    kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, grid, grid)
+    grid = grid_of(sides(images.shape[2:]), patch_size)
+    kinds = torch.ones(len(images), math.prod(grid)).scatter(1, visible, 0)
+    kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, *grid)
     kinds = torch.nn.functional.interpolate(kinds, scale_factor=patch_size)
     red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
     return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
@@ -277,7 +280,7 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
 
 @torch.no_grad()
 def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
-    """Draw uint8 images (N,3,S,S) with a decoder's attention from one hidden patch.
+    """Draw uint8 images (N,3,H,W) with a decoder's attention from one hidden patch.
 
     The hidden patch is the one nearest to the center. `layer` is counted from 1 or, if negative,
     from the end. Raise ValueError if the decoder does not have this layer, or if the decoder has no
@@ -296,7 +299,7 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
             raise ValueError(
                 "task.given_rows=0: the model is given no patches, so there is no attention to draw"
             )
-        order = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
+        order = torch.arange(math.prod(grid), device=trained.device).expand(len(images), -1)
         _, attention = model.forward(batch, return_attention=True)
     else:
         assert isinstance(meta.task, Reconstruct)
@@ -308,7 +311,8 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     each = torch.arange(len(images), device=query.device)
     # The visible patches are the last tokens; the other tokens have no place in the map.
     maps = on_grid(weights[each, query - first, -count:], visible, grid)
-    places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
+    row_and_column = (divmod(patch, grid[1]) for patch in query.tolist())
+    places = [[f"row {row + 1}, column {column + 1}"] for row, column in row_and_column]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
     legend = f"attention of the red patch to the visible patches, decoder layer {index + 1}"
     return {"decoder": draw_maps(shown, maps, places, legend)}

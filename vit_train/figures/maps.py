@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size
 from vit_train.data.batches import Batch, Normalize
 from vit_train.figures.charts import Figure, chart, colormaps
 from vit_train.figures.sheet import COLORS, image_grid
@@ -22,7 +23,7 @@ COVER, MORE = 0.3, 0.5
 def draw_maps(
     images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 3
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S) beside copies overlaid with their maps, (N,G,G) or (N,M,G,G).
+    """Draw uint8 images (N,3,H,W) beside copies overlaid with their maps, (N,R,C) or (N,M,R,C).
 
     The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
     each image.
@@ -34,10 +35,10 @@ def draw_maps(
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:
-    """Return the uint8 images (N,3,S,S) in gray, overlaid with the colors of their maps (N,G,G)."""
+    """Return the uint8 images (N,3,H,W) in gray, overlaid with the colors of their maps (N,R,C)."""
     images, maps = images.cpu().float(), maps.cpu().float()
     values = maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
-    values = F.interpolate(values.unsqueeze(1).clamp(0, 1), images.shape[2:])  # (N,1,S,S)
+    values = F.interpolate(values.unsqueeze(1).clamp(0, 1), images.shape[2:])  # (N,1,H,W)
     colors = torch.from_numpy(colormaps[COLORS](values.squeeze(1).numpy())[..., :3])
     cover = COVER + MORE * values
     gray = images.mean(dim=1, keepdim=True)
@@ -45,7 +46,7 @@ def covered(images: Tensor, maps: Tensor) -> Tensor:
 
 
 def joined(pictures: Sequence[Tensor]) -> Tensor:
-    """Join each image's uint8 pictures (N,3,S,S) side by side, separated by white lines."""
+    """Join each image's uint8 pictures (N,3,H,W) side by side, separated by white lines."""
     line = max(1, pictures[0].shape[-1] // 32)
     return torch.cat([F.pad(each, (0, line), value=255) for each in pictures], 3)[..., :-line]
 
@@ -112,18 +113,18 @@ def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
     return image_grid(pixels, labels, columns=7, side=PICTURE, title=title)
 
 
-def mosaic(positions: Tensor) -> Tensor:
-    """Arrange the cosine similarities of position embeddings (N,D) as a G×G grid of G×G maps.
+def mosaic(positions: Tensor, grid: Size) -> Tensor:
+    """Arrange the cosine similarities of position embeddings (N,D) as a grid of maps.
 
-    N is G², the number of patches. The map in row i, column j of the grid shows the similarity
-    between the patch in row i, column j of the image and every patch. Lines of NaN separate the
-    maps, so each side of the result has length G·(G + 1) − 1.
+    The grid and each map have R rows and C columns, those of the patches, so N is R·C. The map in
+    row i, column j of the grid shows the similarity between the patch in row i, column j of the
+    image and every patch. Lines of NaN separate the maps: (R·(R + 1) − 1, C·(C + 1) − 1).
     """
-    directions, grid = F.normalize(positions, dim=1), math.isqrt(len(positions))
+    directions, (rows, columns) = F.normalize(positions, dim=1), grid
     alike = directions @ directions.t()
-    maps = alike.view(grid, grid, grid, grid)  # row, column, other row, other column
+    maps = alike.view(*grid, *grid)  # row, column, other row, other column
     maps = F.pad(maps, (0, 1, 0, 1), value=float("nan"))
-    return maps.permute(0, 2, 1, 3).reshape(grid * (grid + 1), grid * (grid + 1))[:-1, :-1]
+    return maps.permute(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
 
 
 # With more patches, these are too small to see, and their similarities take gigabytes.
@@ -137,7 +138,7 @@ def draw_positions(encoder: Encoder) -> Figure:
     The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """
     table = encoder.pos_embed[0]()[0].float().cpu()  # (T,D)
-    alike = mosaic(table[-(encoder.grid**2) :])
+    alike = mosaic(table[-math.prod(encoder.grid) :], encoder.grid)
     figure = Figure(figsize=(10, 4.6), dpi=110, layout="constrained")
     values, places = figure.subplots(1, 2)
     most = table.abs().quantile(0.99).item()

@@ -291,7 +291,7 @@ def figures(
 ) -> Iterator[tuple[str, Figure]]:
     """For a classifier, yield (name, figure) for each of FIGURES and for a sheet of mistakes.
 
-    `images` is uint8 (N,3,S,S); `names` are the images' names. For other models, yield nothing.
+    `images` is uint8 (N,3,H,W); `names` are the images' names. For other models, yield nothing.
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():

@@ -174,7 +174,7 @@ def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
 def draw_mistakes(
     predictions: Predictions, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
 ) -> Figure:
-    """Draw the most wrong and the least sure predictions for uint8 images (N,3,S,S).
+    """Draw the most wrong and the least sure predictions for uint8 images (N,3,H,W).
 
     Below each image are its true class, its predicted class and, if the image has one, the name of
     its file.

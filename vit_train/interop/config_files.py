@@ -139,11 +139,13 @@ CROP_MODES = {"crop": "center", "stretch": "squash"}
 
 
 def require_preprocessing(about: Mapping[str, Any]) -> None:
-    """Raise ValueError if the libraries cannot make images square as this model needs."""
-    if about["fit"] not in CROP_MODES:
+    """Raise ValueError unless images are square, and the libraries can make them so."""
+    _, height, width = about["image_shape"]
+    if about["fit"] not in CROP_MODES or height != width:
+        problem = "images that are not square" if height != width else f"data.fit={about['fit']}"
         raise ValueError(
-            f"timm and Hugging Face cannot read images with data.fit={about['fit']}: export the "
-            "model with format=onnx, torch or safetensors"
+            f"models with {problem} cannot be exported for timm and Hugging Face: export the model "
+            "with format=onnx, torch or safetensors"
         )
 
 

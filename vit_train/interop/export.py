@@ -73,7 +73,7 @@ def require_format_holds(model: Deployed, name: str) -> None:
 def image_sets(
     config: ExportConfig, model: Deployed
 ) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """Yield the images to check the export with: a name, uint8 (N,C,S,S), and their labels (N,).
+    """Yield the images to check the export with: a name, uint8 (N,C,H,W), and their labels (N,).
 
     The first set has random pixels; the second is the test images, if they can be loaded.
     """
@@ -149,9 +149,9 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     """
     meta = model.meta
     parameters = sum(each.numel() for each in model.fused.parameters())
-    channels, size, _ = meta.image_shape
+    shape = ", ".join(map(str, meta.image_shape))
     kind = "uint8" if model.normalize else "normalized float32"
-    use = form.use.replace("NAME", name).replace("INPUT", f"{kind} (N, {channels}, {size}, {size})")
+    use = form.use.replace("NAME", name).replace("INPUT", f"{kind} (N, {shape})")
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
     thresholds = (f"{markdown_cell(tag)} {least:.3f}" for tag, least in model.thresholds.items())
     lines = [

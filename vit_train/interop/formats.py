@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from vit_train.base.text import reason
+from vit_train.base.text import by, reason
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.data.batches import Normalize
 from vit_train.interop.layout import Layout, State
@@ -35,11 +35,11 @@ from vit_train.runs.trained import Meta, Trained, portable
 # A function from the model's input images to logits.
 Answer = Callable[[Tensor], Tensor]
 CARD = "README.md"
-# How images become square, by data.fit.
-MADE_SQUARE = {
-    "crop": "the shorter side scaled to {0} pixels, the central square cropped to {0} by {0}",
-    "stretch": "width and height scaled to {0} by {0}",
-    "pad": "the longer side scaled to {0} pixels, padded with gray to {0} by {0}",
+# How images get the model's height and width, by data.fit.
+FITTED = {
+    "crop": "scaled and cropped to the central {0}",
+    "stretch": "height and width scaled to {0}",
+    "pad": "scaled and padded with gray to {0}",
 }
 
 
@@ -85,7 +85,7 @@ class Deployed:
             "problem_type": self.problem_type,
             "thresholds": {} if meta.task.one_class else self.thresholds,
             "fit": meta.fit,
-            "preprocessing": f"RGB; {MADE_SQUARE[meta.fit].format(meta.image_shape[1])} pixels "
+            "preprocessing": f"RGB; {FITTED[meta.fit].format(by(meta.image_shape[1:]))} pixels "
             "(bilinear, antialiased); then / 255, − mean, / std for each channel",
             "input": "uint8 images, normalized inside" if self.normalize else "normalized images",
             "config": portable(asdict(meta.config)),
@@ -201,7 +201,7 @@ def refusals(problem: str) -> Iterator[None]:
 
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
-    """Export the model with torch.export, as a program from images (N,C,S,S) to logits (N,K).
+    """Export the model with torch.export, as a program from images (N,C,H,W) to logits (N,K).
 
     The program accepts any number N of images.
     """
@@ -355,7 +355,7 @@ logits = model(images)  # INPUT""",
 import timm
 
 model = timm.create_model("local-dir:NAME", pretrained=True).eval()
-logits = model(images)  # normalized float32 (N, C, S, S)""",
+logits = model(images)  # normalized float32 (N, C, H, W)""",
         content=partial(folder_of, TIMM),
         open=reopened,
         package="timm",

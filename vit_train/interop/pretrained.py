@@ -20,6 +20,7 @@ from vit_train.base.reading import (
     require_plain,
     typed,
 )
+from vit_train.base.setting import Size, shortest, sides
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.interop.config_files import built_facts
@@ -28,6 +29,7 @@ from vit_train.interop.libraries import layout_of
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
+from vit_train.model.patches import grid_of
 from vit_train.runs.config import PREDICTING, from_checkpoint
 from vit_train.runs.paths import PREFIX as BUILTIN
 from vit_train.runs.trained import CHANNELS, encoder_of, load, statistics_of
@@ -61,14 +63,20 @@ class Pretrained:
     # The names of the classes; None if unknown.
     classes: list[str] | None
     statistics: Statistics | None
-    # The side, in pixels, of the images that the model was trained on, if known.
-    image_size: int | None = None
+    # The size of the images that the model was trained on, as data.image_size, if known.
+    image_size: int | list[int] | None = None
     # The names of weights that are not used.
     left: tuple[str, ...] = ()
     # Settings of `model` that the source does not state, so that they are assumed.
     assumed: tuple[str, ...] = ()
     # The images that the model has seen, if known.
     seen: Seen | None = None
+
+    @property
+    def grid(self) -> Size:
+        """Return the numbers of rows and columns of patches of the model's images, if known."""
+        size = self.config.patch_size
+        return grid_of(sides(self.image_size or size), size)
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
@@ -99,7 +107,7 @@ def from_run(source: str) -> Pretrained:
         config=encoder.config,
         classes=meta.classes,
         statistics=meta.statistics,
-        image_size=meta.image_shape[-1],
+        image_size=shortest(meta.image_shape[1:]),
         seen=meta.all_seen,
     )
 
@@ -127,7 +135,7 @@ def from_own(state: State, description: str) -> Pretrained:
     about: Exported = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     state = numbers(state)
-    size = about.image_shape[-1]
+    size = shortest(about.image_shape[1:])
     require_whole(state, config, size)
     return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std), size)
 
@@ -220,12 +228,12 @@ def image_size(state: State, config: ViTConfig) -> int:
     return side * config.patch_size
 
 
-def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
+def require_whole(state: State, config: ViTConfig, image_size: int | list[int]) -> None:
     """Raise Refused unless the weights have the names and shapes of a model with this `config`.
 
     The weights of the head may be missing.
     """
-    head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
+    head, shape = state.get("head.weight"), (CHANNELS, *sides(image_size))
     classes = len(head) if head is not None and head.ndim else 1
     model = on_meta(partial(build, config, shape, classes), config)
     if head is None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
@@ -56,7 +57,7 @@ class Decoder(nn.Module):
     ValueError unless the positions are absolute.
     """
 
-    def __init__(self, config: ViTConfig, grid: int) -> None:
+    def __init__(self, config: ViTConfig, grid: Size) -> None:
         super().__init__()
         positions = make_positions(AbsolutePositions, config, grid, has_class=False)
         if positions is None:
@@ -113,7 +114,7 @@ class Autoencoder(nn.Module):
     """
 
     def __init__(
-        self, config: ViTConfig, decoder_depth: int | None, image_size: int, in_channels: int
+        self, config: ViTConfig, decoder_depth: int | None, image_size: int | Size, in_channels: int
     ) -> None:
         super().__init__()
         if config.stem != "patches" or config.patch_overlap:
@@ -145,7 +146,7 @@ class MaskedAutoencoder(Autoencoder):
     """
 
     def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
-        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the visible patches.
+        """Predict all patches (B,N,C·P²) of images (B,C,H,W) from the visible patches.
 
         `visible` (B,V) holds the indices of the visible patches. `return_attention` also returns
         the decoder's attention.
@@ -164,23 +165,23 @@ class Autoregressor(Autoencoder):
         self,
         config: ViTConfig,
         decoder_depth: int | None,
-        image_size: int,
+        image_size: int | Size,
         in_channels: int,
         given_rows: int,
     ) -> None:
         super().__init__(config, decoder_depth, image_size, in_channels)
-        grid = self.encoder.grid
-        if given_rows >= grid:
+        rows, columns = self.encoder.grid
+        if given_rows >= rows:
             raise ValueError(
-                f"task.given_rows={given_rows} leaves nothing to predict: an image has {grid} rows "
-                f"of patches, so choose at most {grid - 1}"
+                f"task.given_rows={given_rows} leaves nothing to predict: an image has {rows} rows "
+                f"of patches, so choose at most {rows - 1}"
             )
-        self.given, self.count = given_rows * grid, (grid - given_rows) * grid
+        self.given, self.count = given_rows * columns, (rows - given_rows) * columns
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
         """Predict each patch below the given rows from the true patches before it.
 
-        Images (B,C,S,S) → the last M patches (B,M,C·P²). `return_attention` also returns the
+        Images (B,C,H,W) → the last M patches (B,M,C·P²). `return_attention` also returns the
         decoder's attention.
         """
         embedded = self.encoder.patch_embed(images)[:, self.given :]
@@ -189,13 +190,14 @@ class Autoregressor(Autoencoder):
 
     @torch.no_grad()
     def generate(self, images: Tensor) -> Tensor:
-        """Replace the patches below the given rows with predictions: (B,C,S,S) → (B,C,S,S).
+        """Replace the patches below the given rows with predictions: (B,C,H,W) → (B,C,H,W).
 
         Each patch is predicted from the given patches and the patches that were predicted before
         it.
         """
+        size = self.encoder.image_shape[1:]
         patches = patchify(images, self.patch_size).clone()
         for place in range(self.count):
-            predicted = self(unpatchify(patches, self.patch_size))
+            predicted = self(unpatchify(patches, self.patch_size, size))
             patches[:, self.given + place] = predicted[:, place]
-        return unpatchify(patches, self.patch_size)
+        return unpatchify(patches, self.patch_size, size)

@@ -3,6 +3,7 @@
 To add a model, add a line to BUILDERS.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit_train.base.setting import registered
+from vit_train.base.setting import Size, registered
+from vit_train.base.text import by
 from vit_train.model.cnn import SimpleCnn, SmallResNet
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
+from vit_train.model.patches import grid_of
 from vit_train.model.vit import VisionTransformer
 
-# Each is called with the config, the images' size and channels, and the number of classes.
+# Each is called with the config, the images' height and width, their channels, and the number of
+# classes.
 BUILDERS: dict[type, Callable[..., nn.Module]] = {
     ViTConfig: VisionTransformer,
     CnnConfig: SimpleCnn,
@@ -24,9 +28,9 @@ BUILDERS: dict[type, Callable[..., nn.Module]] = {
 
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """Build a classifier of images (C,S,S) with newly initialized weights."""
-    channels, size, _ = image_shape
-    return registered(BUILDERS, config)(config, size, channels, num_classes)
+    """Build a classifier of images (C,H,W) with newly initialized weights."""
+    channels, *size = image_shape
+    return registered(BUILDERS, config)(config, tuple(size), channels, num_classes)
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Flops:
     training: int
 
 
-def counting_bytes(config: ModelConfig, image_size: int) -> int:
+def counting_bytes(config: ModelConfig, image_size: Size) -> int:
     """Return the bytes of all layers' attention and its gradients for one image.
 
     `count_flops` and explanations of predictions need this memory. Each layer stores the attention,
@@ -50,7 +54,7 @@ def counting_bytes(config: ModelConfig, image_size: int) -> int:
 
 
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
-    """Return the FLOPs of a model's matrix products for one image (C,S,S).
+    """Return the FLOPs of a model's matrix products for one image (C,H,W).
 
     A multiply-add counts as 2 FLOPs. Leave the state of the global random generator unchanged.
     """
@@ -105,11 +109,14 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
         ) from error
 
 
-def require_few_patches(config: ModelConfig, image_size: int) -> None:
+def require_few_patches(config: ModelConfig, image_size: Size) -> None:
     """Raise ValueError if an image has too many patches for attention in reasonable time."""
-    if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
+    if (
+        isinstance(config, ViTConfig)
+        and math.prod(grid_of(image_size, config.patch_size)) > MOST_PATCHES
+    ):
         raise ValueError(
-            f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
+            f"images of {by(image_size)} have more than {MOST_PATCHES:,} patches of "
             f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
             "or a larger model.patch_size"
         )
@@ -117,7 +124,7 @@ def require_few_patches(config: ModelConfig, image_size: int) -> None:
 
 def images_at_once(model: VisionTransformer) -> int:
     """Return the number of images whose attention, with gradients, fits into EXPLAINED_BYTES."""
-    return EXPLAINED_BYTES // counting_bytes(model.config, model.image_shape[1])
+    return EXPLAINED_BYTES // counting_bytes(model.config, model.image_shape[1:])
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -125,23 +132,23 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
-    """Estimate the bytes of memory for a forward pass on one image (C,S,S), without the weights.
+    """Estimate the bytes of memory for a forward pass on one image (C,H,W), without the weights.
 
     The estimate covers the pixels, the activations of the widest layer, and one layer's attention.
     """
-    channels, size, _ = image_shape
-    wide = 0
+    channels, height, width = image_shape
+    wide, pixels = 0, height * width
     if isinstance(config, ViTConfig):
-        tokens = (size // config.patch_size) ** 2 + config.prefix
+        tokens = math.prod(grid_of((height, width), config.patch_size)) + config.prefix
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim)
     elif isinstance(config, CnnConfig | ResNetConfig):
-        wide = 3 * size**2 * max(config.widths)
+        wide = 3 * pixels * max(config.widths)
     # The image as uint8, normalized, and as another float32; logits, softmax and, for relative
     # positions, the products with all distances, which are twice as many as the tokens.
-    return 9 * channels * size**2 + 4 * wide + 6 * attention_bytes(config, size)
+    return 9 * channels * pixels + 4 * wide + 6 * attention_bytes(config, (height, width))
 
 
-def attention_bytes(config: ModelConfig, image_size: int) -> int:
+def attention_bytes(config: ModelConfig, image_size: Size) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
     The result is 0 for models without attention. It is also 0 for PyTorch's kernels, which do not
@@ -153,5 +160,5 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
         config.kernels != "scratch" and config.positions != "relative"
     ):
         return 0
-    tokens = (image_size // config.patch_size) ** 2 + config.prefix
+    tokens = math.prod(grid_of(image_size, config.patch_size)) + config.prefix
     return 4 * config.num_heads * tokens**2

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size
 from vit_train.model.config import CnnConfig, ResNetConfig
 from vit_train.model.layers import Head
 
@@ -22,18 +23,18 @@ class SimpleCnn(nn.Module):
     """
 
     def __init__(
-        self, config: CnnConfig, image_size: int, in_channels: int, num_classes: int
+        self, config: CnnConfig, image_size: Size, in_channels: int, num_classes: int
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        before = in_channels
+        before, side = in_channels, min(image_size)
         for width in config.widths:
             if layers and width > before:
                 layers.append(nn.MaxPool2d(2))
-                image_size //= 2
+                side //= 2
             layers += [*conv_norm(before, width, 3, 1, bias=True), nn.ReLU()]
             before = width
-        if image_size < 1:
+        if side < 1:
             raise ValueError(
                 f"model.widths={config.widths} halve the image more often than its size allows "
                 "(once for each increase in width): use fewer increases or a larger data.image_size"
@@ -75,7 +76,7 @@ class SmallResNet(nn.Module):
     """
 
     def __init__(
-        self, config: ResNetConfig, image_size: int, in_channels: int, num_classes: int
+        self, config: ResNetConfig, image_size: Size, in_channels: int, num_classes: int
     ) -> None:
         super().__init__()
         first, *_ = config.widths

@@ -280,7 +280,8 @@ def typed(settings: dict[str, Any]) -> str:
 def shown(value: object) -> str:
     if value is None:
         return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).replace(", ", ",")
+    return text.lower() if isinstance(value, bool) else text
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:

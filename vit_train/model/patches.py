@@ -1,36 +1,44 @@
 """Cut images into patches, and embed the patches as tokens."""
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size, shortest
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import norms_of
 
 
-def require_whole_patches(patch_size: int, image_size: int) -> None:
-    """Raise ValueError if the patch size does not divide the image size."""
-    if image_size % patch_size:
+def grid_of(image_size: Size, patch_size: int) -> Size:
+    """Return the number of rows and of columns of patches."""
+    height, width = image_size
+    return height // patch_size, width // patch_size
+
+
+def require_whole_patches(patch_size: int, image_size: Size) -> None:
+    """Raise ValueError if the patch size does not divide the image's height and width."""
+    if math.gcd(*image_size) % patch_size:
         raise ValueError(
-            f"model.patch_size={patch_size} must divide the image size {image_size}: change "
-            "model.patch_size or data.image_size"
+            f"model.patch_size={patch_size} must divide the image size {shortest(image_size)}: "
+            "change model.patch_size or data.image_size"
         )
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
-    """Cut images into patches in row order: (B,C,S,S) → (B,N,C·P²)."""
+    """Cut images into patches in row order: (B,C,H,W) → (B,N,C·P²)."""
     split = (-1, patch_size)
     cut: Tensor = images.unflatten(3, split).unflatten(2, split)  # (B,C,rows,P,columns,P)
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
-    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
-    size = round(patches.shape[1] ** 0.5) * patch_size
-    return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
+def unpatchify(patches: Tensor, patch_size: int, image_size: Size) -> Tensor:
+    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,H,W)."""
+    return F.fold(patches.transpose(1, 2), image_size, patch_size, stride=patch_size)
 
 
 class PatchEmbed(nn.Module):
-    """Patch embedding: (B,C,S,S) → (B,N,D), with N = (S/P)² patches in row order.
+    """Patch embedding: (B,C,H,W) → (B,N,D), with N = H·W/P² patches in row order.
 
     Compute x_p E in equation 1 of Dosovitskiy et al. 2021. A linear map of P×P patches equals a P×P
     convolution with stride P. The weights are stored like the convolution's, but applied as one
@@ -59,7 +67,7 @@ class PatchEmbed(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """A convolutional alternative to `PatchEmbed`, for patches of 4 pixels: (B,C,S,S) → (B,N,D).
+    """A convolutional alternative to `PatchEmbed`, for patches of 4 pixels: (B,C,H,W) → (B,N,D).
 
     Two 3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2 (the tokenizer of Hassani
     et al. 2021, arXiv:2104.05704).

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.base.setting import chosen
+from vit_train.base.setting import Size, chosen
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import init_normal
 
@@ -30,8 +30,8 @@ Kind = TypeVar("Kind", bound="PositionEmbedding")
 class PositionEmbedding(nn.Module):
     """Base class of all position embeddings.
 
-    The constructor takes the number of patches along a side of the image, the width of the vectors,
-    and whether there is a class token.
+    The constructor takes the grid of patches, as its numbers of rows and columns, the width of the
+    vectors, and whether there is a class token.
     """
 
     # `dim` must be a multiple of this.
@@ -42,8 +42,8 @@ class PositionEmbedding(nn.Module):
         for parameter in self.parameters():
             init_normal(parameter, std)
 
-    def resized(self, state: State) -> State:
-        """Resize a state dict from another grid of patches to this grid.
+    def resized(self, state: State, grid: Size) -> State:
+        """Resize a state dict from another `grid` of patches to this grid.
 
         The state dict must come from the same class. Raise ValueError if positions of this class
         cannot be resized.
@@ -82,32 +82,31 @@ class Table(AbsolutePositions):
 
     weight: Tensor
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__()
         self.grid, self.has_class = grid, has_class
 
     def forward(self) -> Tensor:
         return self.weight
 
-    def resized(self, state: State) -> State:
+    def resized(self, state: State, grid: Size) -> State:
         """Interpolate the table bicubically, so that each position keeps its location in the image.
 
         From Dosovitskiy et al. 2021, section 3.2. The class token's vector does not change.
         """
         extra = int(self.has_class)
         first, cells = state["weight"][:, :extra], state["weight"][:, extra:]
-        side = math.isqrt(cells.shape[1])
-        cells = cells.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1,D,side,side)
-        cells = interpolate(cells, (self.grid, self.grid)).flatten(2).transpose(1, 2)
+        cells = cells.unflatten(1, grid).permute(0, 3, 1, 2)  # (1,D,rows,columns)
+        cells = interpolate(cells, self.grid).flatten(2).transpose(1, 2)
         return {"weight": torch.cat((first, cells), dim=1)}
 
 
 class LearnedTable(Table):
     """Learned 1-D positions: one vector for each token."""
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
-        self.weight = nn.Parameter(torch.empty(1, grid**2 + has_class, dim))
+        self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
 
 
 class LearnedTable2D(AbsolutePositions):
@@ -115,26 +114,26 @@ class LearnedTable2D(AbsolutePositions):
 
     width_multiple = 2
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__()
-        self.columns = nn.Parameter(torch.empty(grid, dim // 2))
-        self.rows = nn.Parameter(torch.empty(grid, dim // 2))
+        rows, columns = grid
+        self.columns = nn.Parameter(torch.empty(columns, dim // 2))
+        self.rows = nn.Parameter(torch.empty(rows, dim // 2))
         self.class_token = nn.Parameter(torch.empty(1, dim)) if has_class else None
 
     def forward(self) -> Tensor:
-        grid = len(self.columns)
-        x = self.columns.unsqueeze(0).expand(grid, -1, -1)
-        y = self.rows.unsqueeze(1).expand(-1, grid, -1)
+        x = self.columns.unsqueeze(0).expand(len(self.rows), -1, -1)
+        y = self.rows.unsqueeze(1).expand(-1, len(self.columns), -1)
         table = torch.cat((x, y), dim=2).flatten(0, 1)  # (N,D)
         if self.class_token is not None:
             table = torch.cat((self.class_token, table))
         return table.unsqueeze(0)
 
-    def resized(self, state: State) -> State:
+    def resized(self, state: State, grid: Size) -> State:
         # Resized as rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
         lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
         return state | {
-            key: interpolate(line, (1, len(self.columns)))[0, :, 0].t()  # from (1,D/2,1,grid)
+            key: interpolate(line, (1, len(getattr(self, key))))[0, :, 0].t()  # (1,D/2,1,length)
             for key, line in lines.items()
         }
 
@@ -147,18 +146,18 @@ class Sinusoidal(Table):
 
     width_multiple = 2
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
-        table = torch.empty(1, grid**2 + has_class, dim)
+        table = torch.empty(1, math.prod(grid) + has_class, dim)
         if (
             not table.is_meta
         ):  # on the meta device, arithmetic would load PyTorch's compiler, which takes seconds
             table = self.computed(grid, dim, has_class).unsqueeze(0)
         self.weight = nn.Buffer(table)
 
-    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
+    def computed(self, grid: Size, dim: int, has_class: bool) -> Tensor:
         """Compute the table (T,D)."""
-        return sinusoids(torch.arange(grid**2 + has_class), dim)
+        return sinusoids(torch.arange(math.prod(grid) + has_class), dim)
 
 
 class Sincos2D(Sinusoidal):
@@ -166,9 +165,10 @@ class Sincos2D(Sinusoidal):
 
     width_multiple = 4
 
-    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
-        along = sinusoids(torch.arange(grid), dim // 2)  # (grid,D/2)
-        table = torch.cat((along.repeat(grid, 1), along.repeat_interleave(grid, 0)), dim=1)
+    def computed(self, grid: Size, dim: int, has_class: bool) -> Tensor:
+        rows, columns = grid
+        x, y = (sinusoids(torch.arange(count), dim // 2) for count in (columns, rows))
+        table = torch.cat((x.repeat(rows, 1), y.repeat_interleave(columns, 0)), dim=1)
         return F.pad(table, (0, 0, int(has_class), 0))
 
 
@@ -189,9 +189,9 @@ class RelativeKeys(AttentionPositions):
     before the patches have no distances: nothing is added to the logits in their rows and columns.
     """
 
-    def __init__(self, grid: int, dim: int, prefix: int) -> None:
+    def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(2 * grid**2 - 1, dim))
+        self.weight = nn.Parameter(torch.empty(2 * math.prod(grid) - 1, dim))
         self.prefix = prefix
 
     def bias(self, q: Tensor, k: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class RelativeKeys(AttentionPositions):
         logits = by_distance.gather(3, distance.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.prefix, 0, min(self.prefix, q.shape[2]), 0))
 
-    def resized(self, state: State) -> State:
+    def resized(self, state: State, grid: Size) -> State:
         if state["weight"].shape != self.weight.shape:
             raise ValueError("model.positions=relative cannot be resized to another image size")
         return state
@@ -220,11 +220,13 @@ class Rotary2D(AttentionPositions):
 
     width_multiple = 4
 
-    def __init__(self, grid: int, dim: int, prefix: int) -> None:
+    def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
+        rows, columns = grid
         frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
-        angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
-        angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
+        angle = torch.arange(max(grid)).unsqueeze(1) * frequency  # (longer side,Dh/4)
+        x, y = angle[:columns].repeat(rows, 1), angle[:rows].repeat_interleave(columns, 0)
+        angles = torch.cat((x, y), dim=1)
         angles = F.pad(angles, (0, 0, prefix, 0))  # (T,Dh/2)
         # Pairs are formed from the two halves, not from neighbors; only the order of values
         # differs.
@@ -253,7 +255,7 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 
 
 def make_positions(
-    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
+    kind: type[Kind], config: ViTConfig, grid: Size, has_class: bool | None = None
 ) -> Kind | None:
     """Return the positions that the config selects, or None if they are not of the class `kind`.
 
@@ -281,8 +283,8 @@ def make_positions(
     return positions(grid, width, first if absolute else first + config.registers)
 
 
-def resize_positions(state: State, model: nn.Module) -> State:
-    """Return the state dict with its positions resized to the image size of `model`.
+def resize_positions(state: State, grid: Size, model: nn.Module) -> State:
+    """Return the state dict with its positions resized from a `grid` of patches to the model's.
 
     Raise ValueError for positions that cannot be resized.
     """
@@ -291,5 +293,5 @@ def resize_positions(state: State, model: nn.Module) -> State:
         if isinstance(module, PositionEmbedding):
             prefix = f"{name}."
             own = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-            resized |= {prefix + key: value for key, value in module.resized(own).items()}
+            resized |= {prefix + key: value for key, value in module.resized(own, grid).items()}
     return resized

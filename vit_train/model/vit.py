@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size, sides
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import (
@@ -17,7 +18,7 @@ from vit_train.model.layers import (
     init_normal,
     norms_of,
 )
-from vit_train.model.patches import ConvStem, PatchEmbed, require_whole_patches
+from vit_train.model.patches import ConvStem, PatchEmbed, grid_of, require_whole_patches
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
@@ -139,15 +140,16 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """The Vision Transformer without its head: patches, other tokens, positions and blocks.
 
-    Raises ValueError if the patch size does not divide the image size.
+    `image_size` is one number for square images, or a height and a width. Raises ValueError if the
+    patch size does not divide it.
     """
 
-    def __init__(self, config: ViTConfig, image_size: int, in_channels: int = 3) -> None:
+    def __init__(self, config: ViTConfig, image_size: int | Size, in_channels: int = 3) -> None:
         super().__init__()
-        require_whole_patches(config.patch_size, image_size)
+        require_whole_patches(config.patch_size, size := sides(image_size))
         self.config = config
-        dim, self.grid = config.embed_dim, image_size // config.patch_size
-        self.image_shape = (in_channels, image_size, image_size)
+        dim, self.grid = config.embed_dim, grid_of(size, config.patch_size)
+        self.image_shape = (in_channels, *size)
         self.patch_embed = (ConvStem if config.stem == "conv" else PatchEmbed)(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
         count = config.registers
@@ -183,7 +185,7 @@ class Encoder(nn.Module):
         return [embedding, *(list(block.parameters()) for block in self.blocks)]
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Convert images (B,C,S,S) to tokens (B,T,D): class token, registers, patches.
+        """Convert images (B,C,H,W) to tokens (B,T,D): class token, registers, patches.
 
         Raise ValueError if the images have another shape than the encoder's.
         """
@@ -254,13 +256,17 @@ def gather(x: Tensor, indices: Tensor | None) -> Tensor:
 
 
 class VisionTransformer(Encoder):
-    """The Vision Transformer as a classifier: images (B,C,S,S) → logits (B,num_classes).
+    """The Vision Transformer as a classifier: images (B,C,H,W) → logits (B,num_classes).
 
-    Raises ValueError if the patch size does not divide the image size.
+    Raises ValueError as `Encoder` does.
     """
 
     def __init__(
-        self, config: ViTConfig, image_size: int = 32, in_channels: int = 3, num_classes: int = 10
+        self,
+        config: ViTConfig,
+        image_size: int | Size = 32,
+        in_channels: int = 3,
+        num_classes: int = 10,
     ) -> None:
         super().__init__(config, image_size, in_channels)
         dim = config.embed_dim

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from vit_train.base.log import logger
+from vit_train.base.setting import shortest
 from vit_train.base.text import counted, listed
 from vit_train.data.config import (
     DATA_CONFIGS,
@@ -89,7 +90,9 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             f"data.root={given.root} has no effect, because this run's images are generated: to "
             "evaluate images in a folder, add data.name=folder"
         )
-    start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
+    start = (
+        vars(trained) if name == trained.name else {"image_size": shortest(meta.image_shape[1:])}
+    )
     if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
     # The run's own addresses and limits may be malicious.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vit_train.base.setting import Settings, seed_setting, setting
+from vit_train.base.setting import Settings, seed_setting, setting, size_setting
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import MAX_PIXELS, MAX_PIXELS_TEXT, ON_ERROR_CHOICES, DataConfig
 from vit_train.engine.config import DEVICE_TEXT, DEVICES, PRECISIONS
@@ -51,11 +51,10 @@ class EvalDataConfig(Settings):
         "Download missing images. The run's own value is ignored, because the run may be "
         "somebody else's.",
     )
-    image_size: int | None = setting(
+    image_size: Any = size_setting(
         None,
         "The image size; null: as in training. At another size, learned positions are "
         "interpolated.",
-        at_least=1,
     )
     on_error: str | None = setting(
         None,
@@ -296,8 +295,8 @@ class DataReportConfig(Settings):
 class InspectConfig(TrainConfig):
     """All settings of `vit-inspect`: those of `vit-train`, plus image_size, classes and out."""
 
-    image_size: int | None = setting(
-        None, "Side length of the images in pixels; null: the image size of the data.", at_least=1
+    image_size: Any = size_setting(
+        None, "Size of the images in pixels, see data.image_size; null: the image size of the data."
     )
     classes: int | None = setting(
         None, "Number of classes; null: the number in the data.", at_least=1

@@ -14,16 +14,19 @@ from torch import Tensor, nn
 
 from vit_train.base.memory import memory_bytes, require_memory
 from vit_train.base.reading import Refused, read_object, typed
-from vit_train.base.text import counted
+from vit_train.base.setting import Size, shortest, sides
+from vit_train.base.text import by, counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, read_image, square
+from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, fitted, read_image
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.state import State
 from vit_train.engine.tagging import THRESHOLD
 from vit_train.engine.workers import make_workers
 from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
+from vit_train.model.config import ViTConfig
+from vit_train.model.patches import grid_of
 from vit_train.model.pos_embed import PositionEmbedding, resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint, Facts
@@ -87,11 +90,11 @@ class Meta(Facts):
 
     @property
     def all_seen(self) -> Seen | None:
-        return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
+        return None if self.seen is None else Seen(self.seen, shortest(self.image_shape[1:]))
 
     @property
     def fit(self) -> str:
-        """Return how images that are not square become square, one of FIT."""
+        """Return how images of another shape take the model's, one of FIT."""
         return getattr(self.config.data, "fit", "crop")
 
     @property
@@ -140,7 +143,7 @@ class Trained(NamedTuple):
         )
 
     def preprocess(self, image: Picture) -> Tensor:
-        """Return an image as the model's input: normalized float32 (C,S,S), at the model's size S.
+        """Return an image as the model's input: normalized float32 (C,H,W), at the model's size S.
 
         An image of any size is made square as in training (`Meta.fit`) and scaled. Raise ValueError
         for an image that cannot be decoded.
@@ -202,27 +205,27 @@ class Trained(NamedTuple):
         image: Picture,
         max_pixels: int = MAX_PIXELS,
         doubts: Doubts | None = None,
-        size: int | None = None,
+        size: Size | None = None,
     ) -> Tensor:
-        """Return an image as uint8 (C,S,S), where S is `size` or, if None, the model's image size.
+        """Return an image as uint8 (C,H,W), at `size` or, if None, at the model's image size.
 
         Raise BrokenImage if the image cannot be decoded.
         """
         meta = self.meta
-        reading = Reading(size or meta.image_shape[1], meta.fit, meta.white_level, max_pixels)
+        reading = Reading(size or meta.image_shape[1:], meta.fit, meta.white_level, max_pixels)
         with decoding():
             if isinstance(image, str | Path):
                 pixels, lost = read_image(Path(image), reading)
             else:
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                pixels, lost = square(opened, reading), 0.0
+                pixels, lost = fitted(opened, reading)
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         if doubts is not None and isinstance(image, str | Path):
             doubts.note([Path(image)], tensor[None], [lost])
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
-        """Return the predictions for uint8 images (B,C,S,S), computed on the model's device.
+        """Return the predictions for uint8 images (B,C,H,W), computed on the model's device.
 
         Images are split into micro-batches as in vit-eval.
         """
@@ -247,7 +250,7 @@ class Trained(NamedTuple):
 
     @torch.no_grad()
     def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
-        """Return the class probabilities (B,K), float64, of normalized images (B,C,S,S).
+        """Return the class probabilities (B,K), float64, of normalized images (B,C,H,W).
 
         The images must be on the model's device. Without `precision`, use `self.precision`.
         """
@@ -301,7 +304,7 @@ def load(
     path: str | Path,
     device: torch.device | str = "cpu",
     weights: str = "auto",
-    image_size: int | None = None,
+    image_size: int | Sequence[int] | None = None,
 ) -> Trained:
     """Load a trained model in eval mode onto `device`, with the model's metadata.
 
@@ -320,7 +323,10 @@ def load(
     config = from_checkpoint(checkpoint.config, PREDICTING)
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
-    model.load_state_dict(resize_positions(state, model))
+    if isinstance(config.model, ViTConfig):
+        grid = grid_of(checkpoint.image_shape[1:], config.model.patch_size)
+        state = resize_positions(state, grid, model)
+    model.load_state_dict(state)
     meta = Meta(
         path=file,
         config=config,
@@ -357,25 +363,28 @@ def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
 
 
 def checked_task(
-    checkpoint: Checkpoint, config: TrainConfig, state: State, image_size: int | None
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    state: State,
+    image_size: int | Sequence[int] | None,
 ) -> Task:
     """Return the checkpoint's task at `image_size` or, if None, at the training image size.
 
     Raise ValueError unless the shapes in `state` match the model, and the model fits into memory.
     Both are checked before memory is allocated, so that a small file cannot demand a huge model.
     """
-    channels, trained_size, _ = checkpoint.image_shape
+    channels, *trained_size = checkpoint.image_shape
     num_classes = len(checkpoint.classes)
-    if num_classes < 1 or trained_size < 1 or channels != CHANNELS:
+    if num_classes < 1 or min(trained_size) < 1 or channels != CHANNELS:
         raise ValueError(
             f"the checkpoint has {counted(num_classes, 'class')} and images of "
-            f"{trained_size} by {trained_size} pixels with {counted(channels, 'channel')}: it must "
+            f"{by(trained_size)} pixels with {counted(channels, 'channel')}: it must "
             f"have at least one class, a positive image size and {CHANNELS} channels"
         )
 
-    def at_size(size: int) -> tuple[Task, nn.Module]:
+    def at_size(size: int | Sequence[int]) -> tuple[Task, nn.Module]:
         """Return the task, and its model on the meta device, which holds shapes only."""
-        task = make_task(config.task, config.model, (channels, size, size), num_classes)
+        task = make_task(config.task, config.model, (channels, *sides(size)), num_classes)
         return task, on_meta(task.build_model, config.model)
 
     _, model = at_size(trained_size)
@@ -397,14 +406,13 @@ def require_bounded_memory(
     Attention and position tables grow with the image size, so even a small checkpoint may need more
     memory than the machine has.
     """
-    image_size = image_shape[1]
+    image_size = image_shape[1:]
     require_few_patches(config.model, image_size)
     positions = (each for each in model.modules() if isinstance(each, PositionEmbedding))
     tables = [table for each in positions for table in each.parameters()]
     require_memory(
         bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
-        f"an image of {image_size} by {image_size} pixels, with this model's positions and "
-        "attention,",
+        f"an image of {by(image_size)} pixels, with this model's positions and attention,",
         "choose a smaller data.image_size",
     )
 

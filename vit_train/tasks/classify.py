@@ -1,17 +1,18 @@
 """Classification, learned from labels and, for distillation, also from a teacher."""
 
-import math
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.base.setting import Size, sides
 from vit_train.data.batches import Normalize
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.objective import Forward
 from vit_train.model.build import build
 from vit_train.model.config import ModelConfig, ViTConfig, require_vit
+from vit_train.model.patches import grid_of
 from vit_train.tasks.config import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
@@ -103,7 +104,10 @@ class Classify(Task):
         The first map is the mean over the heads; one map for each head follows.
         """
         _, attention = model.forward(images, return_attention=True)
-        maps = class_token_maps(attention[-1], require_vit(self.model, "a map").registers)
+        vit = require_vit(self.model, "a map")
+        maps = class_token_maps(
+            attention[-1], vit, grid_of(sides(images.shape[2:]), vit.patch_size)
+        )
         return [images, maps.mean(1), *maps.unbind(1)]
 
 
@@ -143,14 +147,12 @@ def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, predicted.unsqueeze(1)).sum()
 
 
-def class_token_maps(weights: Tensor, registers: int = 0) -> Tensor:
-    """Return each head's attention from the class token to the patches as maps (B,H,G,G).
+def class_token_maps(weights: Tensor, config: ViTConfig, grid: Size) -> Tensor:
+    """Return each head's attention from the class token to the grid of patches: (B,H,rows,columns).
 
-    `weights` (B,H,T,T) is the attention of one layer. The `registers` follow the class token.
+    `weights` (B,H,T,T) is the attention of one layer.
     """
-    row = weights[:, :, 0, 1 + registers :]
-    grid = math.isqrt(row.shape[-1])
-    return row.unflatten(2, (grid, grid))  # type: ignore[no-any-return]
+    return weights[:, :, 0, config.prefix :].unflatten(2, grid)  # type: ignore[no-any-return]
 
 
 class Teacher(nn.Module):
@@ -168,7 +170,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (B,K) for images (B,C,S,S) that are normalized for the student."""
+        """Return logits (B,K) for images (B,C,H,W) that are normalized for the student."""
         # Not self.model(…): like a model in evaluation, a teacher is never compiled.
         return self.model.forward(images * self.scale + self.shift)  # type: ignore[no-any-return]
 

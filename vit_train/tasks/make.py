@@ -29,5 +29,5 @@ TASKS: dict[type, Callable[..., Task]] = {
 def make_task(
     config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> Task:
-    """Build the task; raise ValueError if it does not support the model or the images (C,S,S)."""
+    """Build the task; raise ValueError if it does not support the model or the images (C,H,W)."""
     return registered(TASKS, config)(config, model, image_shape, num_classes)

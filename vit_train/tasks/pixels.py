@@ -1,18 +1,20 @@
 """Tasks that predict pixels: masked and autoregressive autoencoders."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.setting import sides
 from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches
 from vit_train.data.dataset import to_device
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.config import ModelConfig, require_vit
-from vit_train.model.patches import patchify, require_whole_patches, unpatchify
+from vit_train.model.patches import grid_of, patchify, require_whole_patches, unpatchify
 from vit_train.tasks.config import AutoregressConfig, DecodeConfig, ReconstructConfig
 from vit_train.tasks.task import Task
 
@@ -33,7 +35,7 @@ class PixelTask(Task):
         num_classes: int,
     ) -> None:
         self.config, self.vit = config, require_vit(model, f"task={config.name}")
-        require_whole_patches(self.vit.patch_size, image_shape[1])
+        require_whole_patches(self.vit.patch_size, image_shape[1:])
         self.image_shape = image_shape
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
@@ -64,7 +66,7 @@ class Reconstruct(PixelTask):
     ) -> None:
         super().__init__(config, model, image_shape, num_classes)
         self.normalize_target = config.normalize_target
-        self.patches = (image_shape[1] // self.vit.patch_size) ** 2
+        self.patches = math.prod(grid_of(image_shape[1:], self.vit.patch_size))
         self.visible = self.patches - round(self.patches * config.mask_ratio)
         if not 0 < self.visible < self.patches:
             raise ValueError(
@@ -73,8 +75,8 @@ class Reconstruct(PixelTask):
             )
 
     def build_model(self) -> nn.Module:
-        channels, size, _ = self.image_shape
-        return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
+        channels, *size = self.image_shape
+        return MaskedAutoencoder(self.vit, self.config.decoder_depth, sides(size), channels)
 
     def train_loader(self, batches: DrawnBatches) -> "MaskedTrainBatches":
         return MaskedTrainBatches(batches, self.patches)
@@ -106,7 +108,8 @@ class Reconstruct(PixelTask):
             truth.masked_fill(is_hidden.unsqueeze(2), 0),
             predicted.where(is_hidden.unsqueeze(2), truth),
         )
-        return [images, *(unpatchify(version, self.vit.patch_size) for version in patches)]
+        size = self.image_shape[1:]
+        return [images, *(unpatchify(version, self.vit.patch_size, size) for version in patches)]
 
 
 def deviation(patches: Tensor) -> Tensor:
@@ -173,9 +176,9 @@ class Autoregress(PixelTask):
     config: AutoregressConfig
 
     def build_model(self) -> nn.Module:
-        channels, size, _ = self.image_shape
+        channels, *size = self.image_shape
         return Autoregressor(
-            self.vit, self.config.decoder_depth, size, channels, self.config.given_rows
+            self.vit, self.config.decoder_depth, sides(size), channels, self.config.given_rows
         )
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
@@ -191,9 +194,10 @@ class Autoregress(PixelTask):
         ahead", from the true patches before it.
         """
         assert isinstance(model, Autoregressor)
-        size = self.vit.patch_size
+        size, image_size = self.vit.patch_size, self.image_shape[1:]
         given = patchify(images, size)[:, : model.given]
         predicted = model.forward(images).float()
         shown = torch.cat((given, torch.zeros_like(predicted)), dim=1)
         ahead = torch.cat((given, predicted), dim=1)
-        return [images, unpatchify(shown, size), model.generate(images), unpatchify(ahead, size)]
+        shown, ahead = (unpatchify(each, size, image_size) for each in (shown, ahead))
+        return [images, shown, model.generate(images), ahead]

@@ -14,7 +14,7 @@ class Task(Objective, Protocol):
     """Interface of a task, which defines the model, the loss, the targets and the pictures.
 
     The arguments of its constructor are the task's config, the model's config, the images' shape
-    (C,S,S) and the number of classes.
+    (C,H,W) and the number of classes.
     """
 
     # True if the task cannot use images without labels.
@@ -47,7 +47,7 @@ class Task(Objective, Protocol):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return a batch of images or of maps for each title in `columns`.
 
-        Images (B,C,S,S) are normalized like the model's input. Maps (B,G,G) are nonnegative, and
+        Images (B,C,H,W) are normalized like the model's input. Maps (B,R,C) are nonnegative, and
         are drawn over the images of the first column.
         """
         return []

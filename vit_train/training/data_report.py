@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import torch
 from PIL import Image
@@ -20,6 +20,9 @@ from vit_train.data.image_files import FORMATS, listed
 from vit_train.data.sources import load_dataset
 from vit_train.runs.settings import DataReportConfig
 
+# Shapes are alike if their aspect ratios differ by less than this share; advice on a shape needs
+# this share of the images to have it.
+SAME_SHAPE, MOST = 0.1, 0.8
 COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
 
 
@@ -71,9 +74,23 @@ def sizes(paths: Sequence[Path]) -> str:
             found.append(image.size)
     found.sort(key=math.prod)
     chosen = (found[0], found[len(found) // 2], found[-1])
-    smallest, median, largest = (f"{width}×{height}" for width, height in chosen)
+    smallest, middle, largest = (f"{width}×{height}" for width, height in chosen)
     share = mean(width != height for width, height in found)
-    return f"{smallest} to {largest} pixels, median {median}; {share:.1%} are not square"
+    return (
+        f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square{shape(found)}"
+    )
+
+
+def shape(found: Sequence[tuple[int, int]]) -> str:
+    """Return advice on data.image_size for widths and heights; "" for square or various images."""
+    ratios = [height / width for width, height in found]
+    usual = math.sqrt(median(ratios))
+    # Multiples of 8 pixels, with about the area of the usual 64 by 64.
+    size = [8 * max(1, round(8 * side)) for side in (usual, 1 / usual)]
+    alike = mean(abs(math.log(ratio / usual**2)) < SAME_SHAPE for ratio in ratios)
+    if alike < MOST or len({*size}) == 1:
+        return ""
+    return f": data.image_size=[{size[0]},{size[1]}] (height, width) keeps the shape of {alike:.0%}"
 
 
 Row = Sequence[str]

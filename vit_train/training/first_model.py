@@ -56,7 +56,7 @@ def start_from(
             f"{typed(differing)}"
         )
     fresh = why_fresh(found, ours, classes)
-    state = resize_positions(found.state, ours)
+    state = resize_positions(found.state, found.grid, ours)
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     ours.load_state_dict(state, strict=False)

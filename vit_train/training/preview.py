@@ -1,5 +1,6 @@
 """Previews of a run: `vit-augment` draws its images, `vit-inspect` describes its model."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.memory import require_attention_fits, require_images_fit, require_memory
+from vit_train.base.setting import sides
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import channel_statistics, make_splits
@@ -35,7 +37,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     train = make_splits(data, config.data).train
     require_images_fit(
         config.images * (1 + config.variants),
-        data.image_shape[1],
+        data.image_shape[1:],
         f"images={config.images}, variants={config.variants}",
         DRAWN_BYTES,
     )
@@ -82,7 +84,8 @@ def inspect_model(config: InspectConfig) -> None:
         config.model.size_settings,
         "choose a smaller model",
     )
-    require_attention_fits(counting_bytes(config.model, image_shape[-1]), image_shape[-1])
+    size = image_shape[1:]
+    require_attention_fits(counting_bytes(config.model, size), size)
     torch.manual_seed(config.seed)
     model = task.build_model()
     logger.info(parameter_breakdown(model))
@@ -93,19 +96,19 @@ def inspect_model(config: InspectConfig) -> None:
     if not isinstance(model, Encoder):
         return
     without_positions = replace(model.config, positions="none", positions_at="stem")
-    bare = VisionTransformer(without_positions, image_shape[-1], image_shape[0], classes)
+    bare = VisionTransformer(without_positions, size, image_shape[0], classes)
     logger.info(
         "permutation test (largest difference between encoding permuted patches and "
         f"permuting encoded patches): {order_error(bare):.0e} without positions, "
         f"{order_error(model):.0e} with model.positions={model.config.positions}"
     )
-    if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
+    if len(model.pos_embed) and math.prod(model.grid) <= MOST_PLACES:
         save(draw_positions(model), Path(config.out))
         logger.info(f"plot of the position embeddings written to {config.out}")
 
 
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
-    """Return the shape of the images (C,S,S) and the number of classes.
+    """Return the shape of the images (C,H,W) and the number of classes.
 
     The images are not loaded, so raise ValueError if the settings do not determine both.
     """
@@ -117,7 +120,7 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
             f"vit-inspect does not load the images of data={data.name}: set classes=N, and set "
             "image_size=N or data.image_size=N (vit-data describes the images)"
         )
-    return (3, size, size), classes
+    return (3, *sides(size)), classes
 
 
 @torch.no_grad()
@@ -129,7 +132,7 @@ def order_error(encoder: Encoder) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config
-    patches, first = encoder.grid**2, config.prefix
+    patches, first = math.prod(encoder.grid), config.prefix
     x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
     order = torch.cat((torch.arange(first), first + torch.randperm(patches, generator=generator)))
     encoder.double().eval()

@@ -13,7 +13,7 @@ from vit_train.base.memory import (
     require_images_fit,
     require_memory,
 )
-from vit_train.base.setting import chosen
+from vit_train.base.setting import Size, chosen, sides
 from vit_train.base.text import printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
@@ -116,7 +116,7 @@ class Setup:
         and if counting would need too much memory.
         """
         config, shape = self.config, self.data.image_shape
-        fits = counting_bytes(config.model, shape[-1]) <= memory_bytes() / 4
+        fits = counting_bytes(config.model, shape[1:]) <= memory_bytes() / 4
         if not isinstance(config.task, ClassifyConfig) or not fits:
             return None
         return count_flops(config.model, shape, len(self.data.classes))
@@ -167,7 +167,7 @@ def set_up(
     config = replace(config, data=replace(config.data, **data.settings))
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_labels(task, data.train)
-    require_room(config, task, data.image_shape[-1])
+    require_room(config, task, data.image_shape[1:])
     model, origin = first_model(config, task, data, processes, found)
     if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
@@ -215,15 +215,16 @@ def set_up(
 def load_images(config: TrainConfig) -> Dataset:
     """Load the data; before loading, raise ValueError if the patches do not fit the image size."""
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
-        require_whole_patches(config.model.patch_size, config.data.image_size)
+        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
     return load_dataset(config.data)
 
 
 def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
-    """Add unlabeled images (N,C,S,S), if given, to the training images."""
+    """Add unlabeled images (N,C,H,W), if given, to the training images."""
     if images is None:
         return train_set
-    require_images_fit(len(train_set) + len(images), images.shape[-1], "data.unlabeled=true")
+    size = sides(images.shape[2:])
+    require_images_fit(len(train_set) + len(images), size, "data.unlabeled=true")
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
 
 
@@ -308,7 +309,7 @@ def chosen_statistics(
     return pretrained or channel_statistics(images)
 
 
-def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
+def require_room(config: TrainConfig, task: Task, image_size: Size) -> None:
     """Raise ValueError, before allocating memory, if training the model needs too much memory."""
     require_few_patches(config.model, image_size)
     model = on_meta(task.build_model, config.model)

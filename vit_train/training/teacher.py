@@ -2,7 +2,8 @@
 
 import torch
 
-from vit_train.base.text import listed
+from vit_train.base.setting import shortest
+from vit_train.base.text import by, listed
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Source
 from vit_train.runs.config import TrainConfig
@@ -23,7 +24,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
     of the data.
     """
     assert isinstance(config.task, DistillConfig)
-    meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
+    meta, size, problem = teacher.meta, teacher.meta.image_shape[1:], ""
     if not meta.task.one_class:
         problem = f"a model trained with task={meta.config.task.name} does not classify images"
     elif meta.classes != list(data.classes):
@@ -33,8 +34,8 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
         )
     elif meta.image_shape != data.image_shape:
         problem = (
-            f"the teacher was trained on images of {size} by {size} pixels, but this run's images "
-            f"have {data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
+            f"the teacher was trained on images of {by(size)} pixels, but this run's images "
+            f"have {by(data.image_shape[1:])}: set data.image_size={shortest(size)}"
         )
     if problem:
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop, functional
 from torchvision.transforms import v2 as transforms
 
+from vit_train.base.setting import Size
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.regions import (
     CROP_ASPECTS,
@@ -22,6 +23,7 @@ from vit_train.data.augment.regions import (
 )
 
 SIZE, COUNT = 24, 5000
+SQUARE, WIDE = (24, 24), (24, 40)
 
 
 def boxes_of(*rows: tuple[int, int, int, int]) -> Rectangles:
@@ -30,12 +32,12 @@ def boxes_of(*rows: tuple[int, int, int, int]) -> Rectangles:
 
 def test_a_resized_crop_is_torchvisions_to_one_gray_level() -> None:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (5, 3, SIZE, SIZE), generator=generator).to(torch.uint8)
-    boxes = boxes_of((0, 0, 24, 24), (3, 5, 10, 13), (0, 11, 24, 13), (20, 20, 4, 4), (7, 0, 1, 9))
+    images = torch.randint(256, (5, 3, *WIDE), generator=generator).to(torch.uint8)
+    boxes = boxes_of((0, 0, 24, 40), (3, 5, 10, 13), (0, 11, 24, 13), (20, 36, 4, 4), (7, 0, 1, 9))
     ours = resized_crop(images, boxes)
     for image, box, result in zip(images, zip(*boxes, strict=True), ours, strict=True):
         theirs = functional.resized_crop(
-            image, *map(int, box), [SIZE, SIZE], InterpolationMode.BILINEAR, antialias=True
+            image, *map(int, box), [*WIDE], InterpolationMode.BILINEAR, antialias=True
         )
         assert (result.int() - theirs.int()).abs().max() <= 1
     assert torch.equal(ours[0], images[0])
@@ -48,7 +50,7 @@ def moments(values: list[float]) -> Tensor:
 
 @pytest.mark.parametrize("share", [(0.08, 1.0), (0.5, 1.0)])
 def test_crops_are_distributed_as_torchvisions(share: tuple[float, float]) -> None:
-    boxes, _ = random_rectangles(np.random.default_rng(0), COUNT, SIZE, share, CROP_ASPECTS, SIZE)
+    boxes, _ = random_rectangles(np.random.default_rng(0), COUNT, SQUARE, share, CROP_ASPECTS, 0)
     torch.manual_seed(0)
     image = torch.zeros(3, SIZE, SIZE)
     theirs = zip(
@@ -67,7 +69,7 @@ def test_crops_and_erased_rectangles_are_as_long_as_torchvisions() -> None:
     crops = [crop.get_params(image, [0.2, 1.0], crop.ratio)[2:] for _ in range(count)]
     holes = [erase.get_params(image, erase.scale, erase.ratio, [0])[2:4] for _ in range(count)]
     config, rng = AugmentConfig(erase_prob=1.0, erase_area=0.4), np.random.default_rng(0)
-    ours = random_crops(rng, COUNT, SIZE, 0.2), random_holes(rng, COUNT, SIZE, config)
+    ours = random_crops(rng, COUNT, SQUARE, 0.2), random_holes(rng, COUNT, SQUARE, config)
     for boxes, theirs in zip(ours, (crops, holes), strict=True):
         height, width = torch.tensor(theirs).unbind(1)
         torch.testing.assert_close(
@@ -79,14 +81,14 @@ def test_crops_and_erased_rectangles_are_as_long_as_torchvisions() -> None:
 
 
 def test_a_rectangle_may_be_one_pixel_wide() -> None:
-    boxes, _ = random_rectangles(np.random.default_rng(0), 1000, 8, (0.02, 0.1), (0.3, 3.3), 7)
+    boxes, _ = random_rectangles(np.random.default_rng(0), 1000, (8, 8), (0.02, 0.1), (0.3, 3.3), 1)
     assert boxes.height.min() == boxes.width.min() == 1
 
 
 def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> None:
     config = AugmentConfig(erase_prob=0.25, erase_area=0.4)
-    boxes = random_holes(np.random.default_rng(0), COUNT, SIZE, config)
-    images = torch.ones(COUNT, 3, SIZE, SIZE).masked_fill_(boxes.contain(SIZE), 0)
+    boxes = random_holes(np.random.default_rng(0), COUNT, SQUARE, config)
+    images = torch.ones(COUNT, 3, SIZE, SIZE).masked_fill_(boxes.contain(SQUARE), 0)
     torch.manual_seed(0)
     transform = RandomErasing(0.25, (0.02, 0.4))
     theirs = torch.stack([transform(torch.ones(3, SIZE, SIZE)) for _ in range(COUNT)])
@@ -103,13 +105,13 @@ def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> Non
     )
 
 
-def mixer(**config: Any) -> Mixer:
-    return Mixer(SIZE, 7, AugmentConfig(**config))
+def mixer(size: Size = SQUARE, **config: Any) -> Mixer:
+    return Mixer(size, 7, AugmentConfig(**config))
 
 
 def batch(count: int = 6) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    images = torch.randn(count, 3, SIZE, SIZE, generator=generator)
+    images = torch.randn(count, 3, *WIDE, generator=generator)
     return images, torch.randint(7, (count,), generator=generator)
 
 
@@ -118,7 +120,9 @@ def test_mixup_with_a_given_share_is_torchvisions() -> None:
     share = torch.full((6,), 0.3, dtype=torch.float64)
     nothing = torch.zeros(6, dtype=torch.long)
     drawn = Mixture(share, share, nothing, nothing, nothing, nothing)
-    ours = mixer(mixup_alpha=1.0).mix(images, labels, images.roll(1, 0), labels.roll(1), drawn)
+    ours = mixer(WIDE, mixup_alpha=1.0).mix(
+        images, labels, images.roll(1, 0), labels.roll(1), drawn
+    )
     oracle = transforms.MixUp(num_classes=7)
     oracle._dist = torch.distributions.Uniform(0.3, 0.3 + 1e-9, validate_args=False)
     torch.testing.assert_close(ours, tuple(oracle(images, labels)), rtol=0, atol=1e-6)
@@ -127,11 +131,13 @@ def test_mixup_with_a_given_share_is_torchvisions() -> None:
 def test_cutmix_with_a_given_rectangle_is_torchvisions() -> None:
     images, labels = batch()
     oracle = transforms.CutMix(num_classes=7)
-    oracle.make_params = lambda _: {"box": (4, 2, 15, 24), "lam_adjusted": 1 - 11 * 22 / SIZE**2}
+    oracle.make_params = lambda _: {"box": (4, 2, 35, 24), "lam_adjusted": 1 - 31 * 22 / 960}
     one = torch.ones(6, dtype=torch.float64)
-    box = (torch.full((6,), each) for each in (2, 4, 22, 11))
+    box = (torch.full((6,), each) for each in (2, 4, 22, 31))
     drawn = Mixture(one, 0 * one, *box)
-    ours = mixer(cutmix_alpha=1.0).mix(images, labels, images.roll(1, 0), labels.roll(1), drawn)
+    ours = mixer(WIDE, cutmix_alpha=1.0).mix(
+        images, labels, images.roll(1, 0), labels.roll(1), drawn
+    )
     torch.testing.assert_close(ours, tuple(oracle(images, labels)), rtol=0, atol=1e-6)
 
 
@@ -145,10 +151,10 @@ def test_shares_are_beta_distributed_and_drawn_per_image(alpha: float) -> None:
 
 
 def test_rectangles_of_cutmix_are_distributed_as_torchvisions() -> None:
-    drawn = mixer(cutmix_alpha=1.0).draw(np.random.default_rng(0), COUNT)
+    drawn = mixer(WIDE, cutmix_alpha=1.0).draw(np.random.default_rng(0), COUNT)
     oracle = transforms.CutMix(num_classes=7)
     torch.manual_seed(0)
-    parameters = [oracle.make_params([torch.zeros(2, 3, SIZE, SIZE)]) for _ in range(COUNT)]
+    parameters = [oracle.make_params([torch.zeros(2, 3, *WIDE)]) for _ in range(COUNT)]
     x1, y1, x2, y2 = zip(*(p["box"] for p in parameters), strict=True)
     for ours, theirs in (
         (drawn.top, y1),
@@ -161,10 +167,10 @@ def test_rectangles_of_cutmix_are_distributed_as_torchvisions() -> None:
 
 def test_the_label_says_how_much_of_each_image_is_seen() -> None:
     config = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "mix_prob": 0.5}
-    drawn = mixer(**config).draw(np.random.default_rng(0), 400)
-    ones, zeros = torch.ones(400, 3, SIZE, SIZE), torch.zeros(400, 3, SIZE, SIZE)
+    drawn = mixer(WIDE, **config).draw(np.random.default_rng(0), 400)
+    ones, zeros = torch.ones(400, 3, *WIDE), torch.zeros(400, 3, *WIDE)
     labels = torch.zeros(400, dtype=torch.long)
-    images, targets = mixer(**config).mix(ones, labels, zeros, labels + 1, drawn)
+    images, targets = mixer(WIDE, **config).mix(ones, labels, zeros, labels + 1, drawn)
     torch.testing.assert_close(images.mean((1, 2, 3)), targets[:, 0], rtol=0, atol=1e-5)
     torch.testing.assert_close(targets.sum(1), torch.ones(400))
     assert abs((targets[:, 0] == 1).float().mean() - 0.5) < 0.1
@@ -194,13 +200,21 @@ def test_so_many_images_are_mixed_as_asked_for(chance: float, epoch: int, share:
 
 @pytest.mark.parametrize("scale", [0.3, 0.8])
 def test_a_crop_has_the_share_that_is_asked_for(scale: float) -> None:
-    boxes = random_crops(np.random.default_rng(0), COUNT, SIZE, scale)
-    area = (boxes.height * boxes.width) / SIZE**2
+    boxes = random_crops(np.random.default_rng(0), COUNT, WIDE, scale)
+    area = (boxes.height * boxes.width) / 960
     assert scale - 0.06 < area.min() < scale + 0.02 and area.max() <= 1
-    assert (boxes.top + boxes.height).max() == (boxes.left + boxes.width).max() == SIZE
+    assert ((boxes.top + boxes.height).max(), (boxes.left + boxes.width).max()) == WIDE
+
+
+def test_crops_of_a_rectangle_have_its_shape_on_average() -> None:
+    """Those of (24,40) are the square's, stretched; so are erased rectangles."""
+    config, rng = AugmentConfig(erase_prob=1.0, erase_area=0.4), np.random.default_rng(0)
+    for boxes in (random_crops(rng, COUNT, WIDE, 0.2), random_holes(rng, COUNT, WIDE, config)):
+        aspect = (boxes.height / boxes.width).log().mean().exp().item()
+        assert aspect == pytest.approx(24 / 40, rel=0.03)
 
 
 def test_where_no_rectangle_fits_nothing_is_erased() -> None:
     """Of the area of a fifth of a pixel."""
     config = AugmentConfig(erase_prob=1.0, erase_area=0.02)
-    assert not random_holes(np.random.default_rng(0), 100, 3, config).contain(3).any()
+    assert not random_holes(np.random.default_rng(0), 100, (3, 3), config).contain((3, 3)).any()

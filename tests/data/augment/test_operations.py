@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, autoaugment
 
+from vit_train.base.setting import Size
 from vit_train.data.augment import operations
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import (
@@ -35,13 +36,12 @@ MAGNITUDES = {
 }
 
 
-def pictures(count: int, size: int) -> Tensor:
+def pictures(count: int, height: int, width: int) -> Tensor:
     """Noise, smooth gradients, a constant image, and one with a single odd pixel."""
-    generator = torch.Generator().manual_seed(size)
-    noise = torch.randint(256, (count, 3, size, size), generator=generator)
-    ramp = torch.linspace(0, 255, size).long()
-    noise[0] = ramp
-    noise[1] = ramp.view(-1, 1) // 2 + 60
+    generator = torch.Generator().manual_seed(width)
+    noise = torch.randint(256, (count, 3, height, width), generator=generator)
+    noise[0] = torch.linspace(0, 255, width).long()
+    noise[1] = torch.linspace(0, 255, height).long().view(-1, 1) // 2 + 60
     noise[2] = 97
     noise[3] = 200
     noise[3, :, 1, 1] = 13
@@ -52,10 +52,10 @@ def torchvisions(image: Tensor, name: str, magnitude: float) -> Tensor:
     return autoaugment._apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
 
 
-@pytest.mark.parametrize("size", [8, 32, 45])
+@pytest.mark.parametrize("size", [(8, 8), (32, 32), (45, 45), (24, 40)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_is_torchvisions(name: str, size: int) -> None:
-    images = pictures(24, size)
+def test_an_operation_is_torchvisions(name: str, size: Size) -> None:
+    images = pictures(24, *size)
     chosen = (MAGNITUDES.get(name, [0.0]) * 24)[:24]
     number = torch.full((24,), OPERATIONS.index(name))
     ours = apply_round(images, make_round(number, torch.tensor(chosen, dtype=torch.float64), size))
@@ -69,10 +69,10 @@ def test_an_operation_is_torchvisions(name: str, size: int) -> None:
 
 
 def test_every_image_of_a_batch_gets_its_own_operation() -> None:
-    images = pictures(60, 16)
+    images = pictures(60, 16, 12)
     number = torch.arange(60) % len(OPERATIONS)
     magnitude = torch.tensor([MAGNITUDES.get(OPERATIONS[n], [0.0])[-1] for n in number]).double()
-    drawn = make_round(number, magnitude, 16)
+    drawn = make_round(number, magnitude, (16, 12))
     together = apply_round(images, drawn)
     for i in range(60):
         alone = apply_round(images[i : i + 1], Round(*(field[i : i + 1] for field in drawn)))
@@ -83,9 +83,9 @@ def test_the_whole_batch_at_once_gives_the_same_as_only_the_images_concerned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first is what a GPU does."""
-    images, rng = pictures(60, 16), np.random.default_rng(0)
+    images, rng = pictures(60, 16, 16), np.random.default_rng(0)
     for policy in ("trivialaugment", "autoaugment"):
-        for drawn in POLICIES[policy](16, AugmentConfig()).rounds(rng, 60):
+        for drawn in POLICIES[policy]((16, 16), AugmentConfig()).rounds(rng, 60):
             by_rows = apply_round(images, drawn)
             with monkeypatch.context() as patch:
                 patch.setattr(operations, "apply_to_rows", operations.apply_to_all)
@@ -100,7 +100,7 @@ def test_the_operations_are_those_of_torchvision() -> None:
 
 def drawn(policy: str, count: int, size: int = 32) -> list[Counter[tuple[str, float]]]:
     """How often our policy draws each (operation, magnitude), round by round."""
-    rounds = POLICIES[policy](size, AugmentConfig()).rounds(np.random.default_rng(0), count)
+    rounds = POLICIES[policy]((size, size), AugmentConfig()).rounds(np.random.default_rng(0), count)
     names = np.array(OPERATIONS)
     return [
         Counter(
@@ -174,14 +174,14 @@ def test_autoaugment_draws_as_torchvision_does(monkeypatch: pytest.MonkeyPatch) 
     compare(ours, theirs, theirs.total())
 
 
-@pytest.mark.parametrize("size, num_ops, magnitude", [(16, 1, 20), (96, 3, 5)])
+@pytest.mark.parametrize("size, num_ops, magnitude", [((16, 48), 1, 20), ((96, 96), 3, 5)])
 def test_randaugment_has_torchvisions_magnitudes_at_any_setting(
-    size: int, num_ops: int, magnitude: int
+    size: Size, num_ops: int, magnitude: int
 ) -> None:
     config = AugmentConfig(num_ops=num_ops, magnitude=magnitude)
     rounds = POLICIES["randaugment"](size, config).rounds(np.random.default_rng(0), 2000)
     assert len(rounds) == num_ops
-    space = autoaugment.RandAugment()._augmentation_space(31, (size, size))
+    space = autoaugment.RandAugment()._augmentation_space(31, size)
     for each in rounds:
         assert len(each.operation.unique()) == 14
         for number, drawn in zip(each.operation.tolist(), each.magnitude.tolist(), strict=True):
@@ -193,8 +193,9 @@ def test_randaugment_has_torchvisions_magnitudes_at_any_setting(
 
 
 def test_autoaugment_shifts_by_a_share_of_the_image() -> None:
-    space = autoaugment.AutoAugment()._augmentation_space(10, (96, 96))
-    rounds = POLICIES["autoaugment"](96, AugmentConfig()).rounds(np.random.default_rng(0), 5000)
+    size = (64, 96)
+    space = autoaugment.AutoAugment()._augmentation_space(10, size)
+    rounds = POLICIES["autoaugment"](size, AugmentConfig()).rounds(np.random.default_rng(0), 5000)
     number = OPERATIONS.index("TranslateX")
     drawn = torch.cat([each.magnitude[each.operation == number] for each in rounds]).abs()
     table, _ = space["TranslateX"]
@@ -202,7 +203,7 @@ def test_autoaugment_shifts_by_a_share_of_the_image() -> None:
 
 
 def test_trivialaugment_draws_every_strength() -> None:
-    (each,) = POLICIES["trivialaugment"](32, AugmentConfig()).rounds(
+    (each,) = POLICIES["trivialaugment"]((32, 32), AugmentConfig()).rounds(
         np.random.default_rng(0), 20_000
     )
     space = autoaugment.TrivialAugmentWide()._augmentation_space(31)

@@ -37,6 +37,11 @@ class AugmentConfig(Settings):
         "Color and geometric operations: none, randaugment, trivialaugment or autoaugment.",
         choices=("none", "randaugment", "trivialaugment", "autoaugment"),
     )
+    policy_epochs: int | None = setting(
+        None,
+        "Number of epochs after which augment.policy is turned off; null: never.",
+        at_least=1,
+    )
     # RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
     num_ops: int = setting(
         2,

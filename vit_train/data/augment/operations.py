@@ -2,7 +2,7 @@
 
 Names, magnitudes and results are those of torchvision.transforms on tensors. Pixel operations match
 exactly; geometric operations match up to the rounding of sampling positions. Images are uint8 RGB
-(N,3,S,S), magnitudes float64 (N,).
+(N,3,H,W), magnitudes float64 (N,).
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vit_train.base.setting import Size
 from vit_train.data.augment.regions import per_image
 
 BOUND = 255
@@ -31,7 +32,7 @@ def black(images: Tensor) -> Tensor:
 
 
 def gray(images: Tensor) -> Tensor:
-    """Compute the luma of ITU-R 601: (N,3,S,S) → uint8 (N,1,S,S)."""
+    """Compute the luma of ITU-R 601: (N,3,H,W) → uint8 (N,1,H,W)."""
     red, green, blue = images.unbind(1)
     return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue).to(torch.uint8).unsqueeze(1)
 
@@ -129,18 +130,19 @@ class Round(NamedTuple):
     y: Tensor
 
 
-def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
+def make_round(operation: Tensor, magnitude: Tensor, size: Size) -> Round:
     """Return the round of these operations and magnitudes, with affine maps for images of `size`.
 
-    Magnitudes have torchvision's units; rotations are in degrees, counterclockwise. The arguments
-    must be on the CPU, because a GPU's sine differs.
+    `size` is a height and a width. Magnitudes have torchvision's units; rotations are in degrees,
+    counterclockwise. The arguments must be on the CPU, because a GPU's sine differs.
     """
     one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    middle, shift, angle = magnitude * size / 2, -magnitude.trunc(), magnitude.deg2rad()
+    middle, center = (magnitude * side / 2 for side in size)
+    shift, angle = -magnitude.trunc(), magnitude.deg2rad()
     cos, sin = angle.cos(), angle.sin()
     rows = (
         (one, magnitude, middle, zero, one, zero),  # ShearX
-        (one, zero, zero, magnitude, one, middle),  # ShearY
+        (one, zero, zero, magnitude, one, center),  # ShearY
         (one, zero, shift, zero, one, zero),  # TranslateX
         (one, zero, zero, zero, one, shift),  # TranslateY
         (cos, -sin, zero, sin, cos, zero),  # Rotate
@@ -157,12 +159,12 @@ def resample(images: Tensor, maps: Tensor) -> Tensor:
 
     Samples from outside the image are black.
     """
-    size = images.shape[-1]
-    place = torch.arange(size, device=images.device) - (size - 1) / 2
+    height, width = images.shape[2:]
+    y, x = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
     # The coordinates of grid_sample go from −1 to 1, edge to edge.
-    scaled = maps.float() / (size / 2)
+    scaled = torch.stack((maps[:, 0].float() / (width / 2), maps[:, 1].float() / (height / 2)), 1)
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
-    source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
+    source = along_x * x + (along_y * y.view(-1, 1) + shift)  # (N,2,H,W)
     source = source.permute(0, 2, 3, 1)
     return torch.nn.functional.grid_sample(
         images.float(), source, mode="nearest", align_corners=False

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import autoaugment
 
+from vit_train.base.setting import Size
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import OPERATIONS, Round, make_round
 
@@ -22,26 +23,31 @@ class Policy:
 
     num_rounds = 0
 
-    def __init__(self, size: int, config: AugmentConfig) -> None:
-        """Prepare the policy for images of `size` by `size` pixels."""
+    def __init__(self, size: Size, config: AugmentConfig) -> None:
+        """Prepare the policy for images of height and width `size`."""
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         """Draw the operations for `count` images, as rounds in the order of application."""
         return []
 
+    def no_rounds(self, count: int) -> list[Round]:
+        """Return as many rounds as `rounds`, which leave all images unchanged."""
+        zeros = torch.zeros(count, dtype=torch.float64)
+        return [make_round(zeros.long(), zeros, (0, 0))] * self.num_rounds
+
 
 class Magnitudes:
-    """A table of each operation's magnitudes, by strength, for images of `size` by `size` pixels.
+    """A table of each operation's magnitudes, by strength, for images of height and width `size`.
 
-    The arguments from `shear` to `bits` are the magnitudes at the greatest strength: shifts in
-    pixels, rotations in degrees. `bins` is the number of strengths.
+    The arguments from `shear` to `bits` are the magnitudes at the greatest strength: shifts down
+    and to the side in pixels, rotations in degrees. `bins` is the number of strengths.
     """
 
     def __init__(
         self,
-        size: int,
+        size: Size,
         shear: float,
-        shift: float,
+        shifts: tuple[float, float],
         degrees: float,
         blend: float,
         bits: int,
@@ -49,7 +55,7 @@ class Magnitudes:
     ) -> None:
         signed = {
             **dict.fromkeys(("ShearX", "ShearY"), shear),
-            **dict.fromkeys(("TranslateX", "TranslateY"), shift),
+            **dict(zip(("TranslateY", "TranslateX"), shifts, strict=True)),
             **dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend),
             "Rotate": degrees,
         }
@@ -75,12 +81,13 @@ class Magnitudes:
         return Round(operation, *self.table[negated, operation, strength].unbind(1))
 
 
-def moderate(size: int, bins: int) -> Magnitudes:
+def moderate(size: Size, bins: int) -> Magnitudes:
     """Return the magnitudes of RandAugment and AutoAugment.
 
     The largest shift is 150/331 of the image's side, as in AutoAugment's paper.
     """
-    return Magnitudes(size, 0.3, 150 / 331 * size, 30, 0.9, 4, bins)
+    height, width = size
+    return Magnitudes(size, 0.3, (150 / 331 * height, 150 / 331 * width), 30, 0.9, 4, bins)
 
 
 def any_operation(rng: np.random.Generator, count: int) -> Tensor:
@@ -90,7 +97,7 @@ def any_operation(rng: np.random.Generator, count: int) -> Tensor:
 class RandAugment(Policy):
     """`num_ops` of 14 operations at equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
-    def __init__(self, size: int, config: AugmentConfig) -> None:
+    def __init__(self, size: Size, config: AugmentConfig) -> None:
         self.num_rounds, self.strength = config.num_ops, config.magnitude
         self.magnitudes = moderate(size, BINS)
 
@@ -109,8 +116,8 @@ class TrivialAugment(Policy):
 
     num_rounds = 1
 
-    def __init__(self, size: int, config: AugmentConfig) -> None:
-        self.magnitudes = Magnitudes(size, 0.99, 32, 135, 0.99, 2, BINS)
+    def __init__(self, size: Size, config: AugmentConfig) -> None:
+        self.magnitudes = Magnitudes(size, 0.99, (32, 32), 135, 0.99, 2, BINS)
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         operation = any_operation(rng, count)
@@ -123,7 +130,7 @@ class AutoAugment(Policy):
 
     num_rounds = 2
 
-    def __init__(self, size: int, config: AugmentConfig) -> None:
+    def __init__(self, size: Size, config: AugmentConfig) -> None:
         self.magnitudes = moderate(size, bins=10)
         # Each operation with its probability and, if it has one, its strength, 0…9; all have shape
         # (25,2).

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_train.base.setting import Size, sides
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.dataset import place
 
@@ -30,7 +31,7 @@ def unpack(rows: Iterator[Tensor], kind: type[Part]) -> Part:
 
 
 def per_image(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Reshape one value per image, (B,), to (B,1,1,1), which broadcasts over images (B,C,S,S)."""
+    """Reshape one value per image, (B,), to (B,1,1,1), which broadcasts over images (B,C,H,W)."""
     return values.to(dtype).view(-1, 1, 1, 1)
 
 
@@ -45,37 +46,40 @@ class Rectangles(NamedTuple):
     height: Tensor
     width: Tensor
 
-    def contain(self, size: int) -> Tensor:
-        """Return True for each pixel inside its image's rectangle: bool (B,1,size,size)."""
+    def contain(self, size: Size) -> Tensor:
+        """Return True for each pixel inside its image's rectangle: bool (B,1,H,W)."""
         top, left, height, width = (per_image(field, torch.int32) for field in self)
-        place = torch.arange(size, dtype=torch.int32, device=self.top.device)
-        x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
+        y, x = (torch.arange(side, dtype=torch.int32, device=self.top.device) for side in size)
+        x, y = x.view(1, 1, 1, -1), y.view(1, 1, -1, 1)
         return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
 
 
 def random_rectangles(
     rng: np.random.Generator,
     count: int,
-    size: int,
+    size: Size,
     share: tuple[float, float],
     aspect: tuple[float, float],
-    largest: int,
+    margin: int,
 ) -> tuple[Rectangles, Tensor]:
     """Draw a random rectangle for each of `count` images; also return whether a draw succeeded.
 
     `share` is the range of the area, relative to the image's area. `aspect` is the range of the
-    aspect ratio. Area, logarithm of the aspect ratio and position are uniformly distributed. A draw
-    fails if a side is shorter than 1 or longer than `largest` pixels. If all TRIES draws for an
-    image fail, its rectangle is the whole image, and its second result is False.
+    aspect ratio, relative to the image's. Area, logarithm of the aspect ratio and position are
+    uniformly distributed. A draw fails if a side is shorter than 1 pixel, or not at least `margin`
+    pixels shorter than the image's. If all TRIES draws for an image fail, its rectangle is the
+    whole image, and its second result is False.
     """
-    area = rng.uniform(*share, (TRIES, count)) * size**2
+    area = rng.uniform(*share, (TRIES, count)) * math.prod(size)
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
+    ratio *= size[0] / size[1]
     height, width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
-    fits = (np.minimum(height, width) >= 1) & (np.maximum(height, width) <= largest)
+    fits = np.minimum(height, width) >= 1
+    fits &= (height <= size[0] - margin) & (width <= size[1] - margin)
     found, first = fits.any(0), (fits.argmax(0), np.arange(count))
-    height = np.where(found, height[first], size).astype(np.int64)
-    width = np.where(found, width[first], size).astype(np.int64)
-    top, left = rng.integers(size - height + 1), rng.integers(size - width + 1)
+    height = np.where(found, height[first], size[0]).astype(np.int64)
+    width = np.where(found, width[first], size[1]).astype(np.int64)
+    top, left = rng.integers(size[0] - height + 1), rng.integers(size[1] - width + 1)
     return Rectangles(*map(torch.from_numpy, (top, left, height, width))), torch.from_numpy(found)
 
 
@@ -94,7 +98,7 @@ class Cuts(NamedTuple):
 
 
 class Cropper:
-    """Pads, crops and mirrors images of a data set, uint8 (N,C,S,S).
+    """Pads, crops and mirrors images of a data set, uint8 (N,C,H,W).
 
     The work is done on the device if the whole data set fits into the device's memory, else on the
     CPU. Raises ValueError if the padding is larger than the images.
@@ -103,10 +107,11 @@ class Cropper:
     def __init__(
         self, images: Tensor, config: AugmentConfig, device: torch.device, seed: int
     ) -> None:
-        self.size, self.padding = images.shape[-1], config.crop_padding
-        if self.padding > self.size:
+        self.size, self.padding = sides(images.shape[2:]), config.crop_padding
+        if self.padding > min(self.size):
             raise ValueError(
-                f"augment.crop_padding={self.padding} must be at most {self.size}, the image size"
+                f"augment.crop_padding={self.padding} must be at most {min(self.size)}, the image "
+                "size"
             )
         self.flip = config.flip
         self.is_first = np.random.default_rng(seed).random(len(images)) < 0.5
@@ -123,50 +128,50 @@ class Cropper:
         return Cuts(dy, dx, torch.from_numpy(flip))
 
     def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
-        """Return the images at `index` (B,), padded, cropped and mirrored: uint8 (B,C,S,S)."""
+        """Return the images at `index` (B,), padded, cropped and mirrored: uint8 (B,C,H,W)."""
         padded = F.pad(self.images[index], (self.padding,) * 4)
-        # Every crop of every image, as a view: (B,C,2P+1,2P+1,S,S).
-        crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+        # Every crop of every image, as a view: (B,C,2P+1,2P+1,H,W).
+        crops = padded.unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)
         every = torch.arange(len(index), device=index.device)
         images = crops[every, :, cuts.dy.long(), cuts.dx.long()]
         return torch.where(per_image(cuts.flip, torch.bool), images.flip(-1), images)
 
 
 def random_crops(
-    rng: np.random.Generator, count: int, size: int, smallest_share: float
+    rng: np.random.Generator, count: int, size: Size, smallest_share: float
 ) -> Rectangles:
     """Draw a rectangle in each image for `resized_crop` (Szegedy et al. 2014).
 
     The rectangle has at least `smallest_share` of the image's area.
     """
-    return random_rectangles(rng, count, size, (smallest_share, 1.0), CROP_ASPECTS, size)[0]
+    return random_rectangles(rng, count, size, (smallest_share, 1.0), CROP_ASPECTS, 0)[0]
 
 
 def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
-    """Stretch each image's rectangle to the image size, bilinearly: uint8 (B,C,S,S)."""
-    size = images.shape[-1]
-    center = (torch.arange(size, dtype=torch.float64, device=images.device) + 0.5) / size
+    """Stretch each image's rectangle to the image size, bilinearly: uint8 (B,C,H,W)."""
+    height, width = images.shape[2:]
 
-    def source(start: Tensor, length: Tensor) -> Tensor:
-        """Return the source coordinate of each output row (or column): (B,S)."""
+    def source(start: Tensor, length: Tensor, side: int) -> Tensor:
+        """Return the source of each output row (or column), in −1…1: (B,H) or (B,W)."""
+        center = (torch.arange(side, dtype=torch.float64, device=images.device) + 0.5) / side
         first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
         place = first + center * length.unsqueeze(1) - 0.5
-        return torch.minimum(torch.maximum(place, first), last)
+        place = torch.minimum(torch.maximum(place, first), last)
+        return place * 2 / max(1, side - 1) - 1
 
-    y, x = source(boxes.top, boxes.height), source(boxes.left, boxes.width)
+    y, x = source(boxes.top, boxes.height, height), source(boxes.left, boxes.width, width)
     grid = torch.stack(
-        (x.unsqueeze(1).expand(-1, size, -1), y.unsqueeze(2).expand(-1, -1, size)), dim=-1
-    )
-    grid = (grid * 2 / max(1, size - 1) - 1).float()
+        (x.unsqueeze(1).expand(-1, height, -1), y.unsqueeze(2).expand(-1, -1, width)), dim=-1
+    ).float()
     return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)
 
 
 def random_holes(
-    rng: np.random.Generator, count: int, size: int, config: AugmentConfig
+    rng: np.random.Generator, count: int, size: Size, config: AugmentConfig
 ) -> Rectangles:
     """Draw a rectangle to erase from each image; its height is 0 if the image stays unchanged."""
     share = (0.02, config.erase_area)
-    boxes, found = random_rectangles(rng, count, size, share, (0.3, 3.3), size - 1)
+    boxes, found = random_rectangles(rng, count, size, share, (0.3, 3.3), 1)
     chosen = found & torch.from_numpy(rng.random(count) < config.erase_prob)
     return boxes._replace(height=boxes.height * chosen)
 
@@ -188,7 +193,7 @@ class Mixture(NamedTuple):
 class Mixer:
     """Mixup and CutMix: mixes pairs of images, and their labels, in a random proportion λ."""
 
-    def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
+    def __init__(self, size: Size, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes, self.config = size, num_classes, config
 
     def draw(self, rng: np.random.Generator, count: int, epoch: int = 0) -> Mixture:
@@ -207,25 +212,26 @@ class Mixer:
         chance = self.config.mix_prob * (epoch < (self.config.mix_epochs or math.inf))
         mixed = rng.random(count) < chance
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
-        half = (0.5 * np.sqrt(1 - share) * self.size).astype(np.int64)
-        center = rng.integers(self.size, size=(2, count))
-        low, high = (center - half).clip(min=0), (center + half).clip(max=self.size)
+        sides = np.array(self.size)[:, None]
+        half = (0.5 * np.sqrt(1 - share) * sides).astype(np.int64)
+        center = np.stack([rng.integers(side, size=count) for side in self.size])
+        low, high = (center - half).clip(min=0), (center + half).clip(max=sides)
         outside, inside = np.where(cuts, 1.0, share), np.where(cuts, 0.0, share)
         return Mixture(*map(torch.from_numpy, (outside, inside, *low, *(high - low))))
 
     def mix(
         self, images: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor, drawn: Mixture
     ) -> tuple[Tensor, Tensor]:
-        """Mix images (B,C,S,S) with `others`, and labels (B,) with `other_labels`, as drawn.
+        """Mix images (B,C,H,W) with `others`, and labels (B,) with `other_labels`, as drawn.
 
         Return the mixed images and their targets (B,K).
         """
         box = Rectangles(*drawn[2:])
-        area = (box.height * box.width).double() / self.size**2
+        area = (box.height * box.width).double() / math.prod(self.size)
         share = (area * drawn.inside + (1 - area) * drawn.outside).float().unsqueeze(1)
         weight = torch.where(
             box.contain(self.size), per_image(drawn.inside), per_image(drawn.outside)
-        )  # (B,1,S,S)
+        )  # (B,1,H,W)
         targets = torch.lerp(self.certain(other_labels), self.certain(labels), share)
         return torch.lerp(others, images, weight), targets
 
