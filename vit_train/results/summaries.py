@@ -184,13 +184,13 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 
 
 def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Return a minimal subset of `keys` that distinguishes as many groups as all `keys` do."""
+    """Return the fewest `keys` that distinguish as many groups as all do, and names of parts."""
 
     def count(chosen: Sequence[str]) -> int:
         return len({values_of(settings, chosen) for settings in flat})
 
     chosen = list(keys)
-    for key in reversed(keys):
+    for key in reversed([key for key in keys if not key.endswith(".name")]):
         others = [each for each in chosen if each != key]
         if count(others) == count(keys):
             chosen = others
