@@ -155,7 +155,8 @@ def comparison_page(
 
     `verdicts` compare the models in words. Each row of `settings` has the key of a setting that
     differs, and each model's value.
-    Each row of `by_class` has a class, each model's accuracy and, for two models, the difference.
+    Each row of `by_class` has a class or tag, each model's accuracy or average precision and, for
+    two models, the difference.
     `curves` is a PNG file.
     """
     return render(
