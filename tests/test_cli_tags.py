@@ -66,10 +66,15 @@ def test_tags_are_learned_evaluated_and_predicted(run: Run) -> None:
     assert list(config["thresholds"].values()) == thresholds.tolist()
     assert "| mAP |" in Path("run/export/hf/README.md").read_text(encoding="utf-8")
     run.says("head is reused", *TRAIN[:-2], "init_from=run", "train.epochs=1", "data.cv_folds=4",
-             "data.cv_fold=0", "data.sampler=balanced", "augment.mixup_alpha=1")  # fmt: skip
+             "data.cv_fold=0", "data.sampler=balanced", "augment.mixup_alpha=1",
+             "hydra.run.dir=other")  # fmt: skip
+    run.says("is +0.00 points (95 % interval", "vit-eval", "ckpt=[run,other]", "out=compared")
+    page = Path("compared/report.html").read_text(encoding="utf-8")
+    table = page[page.index("Average precision by tag, %") :]
+    assert all(f"<td>{tag}</td>" in table for tag in COLORS)
 
     refused = {
-        "compares only classifiers": ["vit-eval", "ckpt=[run,run]"],
+        "their classes differ": ["vit-eval", "ckpt=[run,builtin:cifar10]"],
         "robustness=true and foreign= are for": ["vit-eval", "ckpt=run", "tta=flip"],
         "abstain= is for classifiers": ["vit-predict", "ckpt=run", "images=1.png", "abstain=0.9"],
         "calibrated=true is not for": ["vit-export", "ckpt=run", "format=torch", "calibrated=true"],

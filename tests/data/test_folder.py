@@ -1,6 +1,8 @@
 import errno
 import io
+import multiprocessing
 import os
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -427,7 +429,7 @@ def test_scaling_agrees_with_the_other_sources_to_one_gray_level(tmp_path: Path,
 
 
 def entries(cache: Path) -> list[Path]:
-    return sorted(cache.iterdir()) if cache.exists() else []
+    return sorted(path for path in cache.glob("*") if path.suffix != ".lock")
 
 
 def test_the_cache_gives_the_same_and_decodes_once(
@@ -497,6 +499,45 @@ def test_a_damaged_entry_is_made_anew(
     for _ in range(2):
         assert torch.equal(decode_cached([path], Reading((8, 8))).images[:], expected)
     assert caplog.text.count("is damaged") == 1
+
+
+def decode_slowly(paths: list[Path], log: Path, seconds: float) -> None:
+    """Note the process and the file for each file that is decoded, which takes `seconds`."""
+
+    def noted(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} {path.name}\n")
+        time.sleep(seconds)
+        return read_image(path, reading)
+
+    module.read_image = noted
+    assert len(decode_cached(paths, Reading(8)).images[:]) == len(paths)
+
+
+@posix
+@pytest.mark.usefixtures("cache")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
+def test_one_process_decodes_while_others_wait_and_another_one_if_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    paths = [save(tmp_path / f"{number}.png") for number in range(10)]
+    log = tmp_path / "log.txt"
+    fork = multiprocessing.get_context("fork").Process
+    first, *others = (fork(target=decode_slowly, args=(paths, log, each)) for each in (60, 0, 0))
+    first.start()
+    while first.is_alive() and not log.exists():
+        time.sleep(0.01)
+    for other in others:
+        other.start()
+    time.sleep(0.5)
+    assert {line.split()[0] for line in log.read_text().splitlines()} == {str(first.pid)}
+    first.kill()
+    for other in others:
+        other.join()
+        assert other.exitcode == 0
+    lines = map(str.split, log.read_text().splitlines())
+    names = [name for process, name in lines if process != str(first.pid)]
+    assert sorted(names) == sorted(path.name for path in paths)
 
 
 @pytest.mark.parametrize("full", [True, False])

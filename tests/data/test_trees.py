@@ -56,6 +56,11 @@ WRONG = {
     "path,label\ncat/0.png,cat\nno.png,dog\n": "no.png: there is no such file",
     "path,label\ncat/0.png,\ud800": "cannot be read as a CSV file",
     "path,label,split\ncat/0.png,cat,\ndog/0.png,dog,val\n": "classes that .* does not have: dog",
+    **{
+        f'path,label,weight\na.png,a,\nb.png,b,"{weight}"\n': f"line 3: weight {weight} "
+        "must be a number from 0 to 1,000,000, such as 0.3"
+        for weight in ("-1", "nan", "inf", "1e7", "x", "0,5")
+    },
     "path,label,split,group\ncat/0.png,a,,g\ncat/1.png,a,test,g\n": "group g are in both train and",
 }
 

@@ -48,12 +48,13 @@ def result(processes: Processes) -> dict:
     normalize = Normalize(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
     place = processes.rank, processes.count
     train = Doubles(photos, 10, normalize, AUGMENT, 10, 0, CPU, *place, "balanced")
+    train = train.weighted(torch.rand(47, generator=generator))
     some = photos.subset(torch.arange(43))
     val = EvalBatches(some, normalize, 5, CPU, *place)
 
     vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
     task = Classify(ClassifyConfig(class_weights=[0.5, 1, 2, 3, 4] * 2), vit, (3, 8, 8), 10)
-    task.prepare(photos.labels)
+    task.prepare(photos.labels, weighted=True)
     torch.manual_seed(processes.rank)
     model = task.build_model().double()
     processes.copy_from_main(model)

@@ -20,6 +20,7 @@ from scipy.stats import binomtest
 from vit_train.base.text import csv_text
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Evaluation, Paired, Predictions, Z
+from vit_train.engine.tagging import Tagging, TagPredictions
 from vit_train.evaluation.comparison import (
     adjusted,
     compared,
@@ -32,6 +33,7 @@ from vit_train.evaluation.comparison import (
 from vit_train.evaluation.evaluate import Evaluated
 from vit_train.evaluation.measuring import abstention, answered, numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
+from vit_train.evaluation.tags import tag_numbers
 from vit_train.figures.measures import result_dict
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
@@ -186,6 +188,26 @@ def test_a_cell_of_the_matrix_opens_its_surest_images(classes: int) -> None:
         assert names == list(map(str, surest))
         for name, webp in zip(names, re.findall(r"webp;base64,([^\"]+)", section), strict=True):
             assert abs(np.asarray(Image.open(io.BytesIO(b64decode(webp)))) - float(name)).max() <= 3
+
+
+def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
+    rng, thresholds = np.random.default_rng(0), np.array([0.4, 0.5, 1.0])
+    found = TagPredictions(rng.random((60, 3)) < 0.5, rng.normal(size=(60, 3)))
+    html = html_of(Tagging.of(found), classes=NAMES, **tag_numbers(found, NAMES, thresholds))
+    opened = re.findall(r'<section popover id="cell-(\w+)-(\d)"(.*?)</section>', html, re.S)
+    buttons = [tag["popovertarget"] for name, tag in Page(html).tags if name == "button"]
+    assert {f"cell-{kind}-{tag}" for kind, tag, _ in opened} == set(buttons) and len(opened) == 5
+    for kind, number, section in opened:
+        tag = int(number)
+        truth, chances = found.truth[:, tag], found.probabilities[:, tag]
+        sign, given = (1, chances >= thresholds[tag]) if kind == "wrong" else (-1, truth)
+        own = np.flatnonzero((truth != (chances >= thresholds[tag])) & given)
+        surest = own[np.argsort(-sign * chances[own])][:12]
+        names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
+        assert names == list(map(str, surest))
+        assert f"{100 * chances[surest[0]]:.1f}&nbsp;%" in section
+        word = "predicted wrongly" if kind == "wrong" else "missed"
+        assert f"{word}: {len(own)} image" in section
 
 
 @pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])

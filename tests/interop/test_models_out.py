@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import Run, write_images
 from PIL import Image
+from test_cli_tags import TRAIN, draw_squares
 from test_docs import ROOT, blocks
 from torch import Tensor
 
@@ -106,6 +107,33 @@ def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:
     (logits,) = session.run(None, {"images": batch.numpy()})
     expected = model.model(batch).detach()
     torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_of_tags_predicts_what_vit_predict_does(run: Run) -> None:
+    import onnxruntime
+
+    draw_squares()
+    run.succeeds(*TRAIN)
+    run.succeeds("vit-eval", "ckpt=run")  # chooses the thresholds
+    run.succeeds("vit-export", "ckpt=run", "format=onnx")
+    session = onnxruntime.InferenceSession("run/export/model.onnx")
+    about = session.get_modelmeta().custom_metadata_map
+    thresholds = json.loads(about["thresholds"])
+    assert list(thresholds) == json.loads(about["classes"]) == ["blue", "green", "red"]
+    assert about["problem_type"] == "multi_label_classification" and 0.5 not in thresholds.values()
+    card = Path("run/export/model.onnx.md").read_text(encoding="utf-8")
+    assert ", ".join(f"{name} {least:.3f}" for name, least in thresholds.items()) in card
+    assert "the same most probable tag on 40 of 40 test images" in card
+
+    run.succeeds("vit-predict", "ckpt=run", "images=*.png", "out=p.jsonl")
+    lines = [json.loads(line) for line in Path("p.jsonl").read_text(encoding="utf-8").splitlines()]
+    pixels = np.stack([np.asarray(Image.open(line["image"])) for line in lines])
+    (logits,) = session.run(None, {"images": pixels.transpose(0, 3, 1, 2)})
+    for line, chances in zip(lines, 1 / (1 + np.exp(-logits.astype(float))), strict=True):
+        named = dict(zip(thresholds, chances, strict=True))
+        found = {name: chance for name, chance in named.items() if chance >= thresholds[name]}
+        assert dict(line["top"]) == pytest.approx(found, abs=1e-5)
+        assert line["probability"] == pytest.approx(chances.max(), abs=1e-5)
 
 
 @pytest.mark.parametrize("positions", ["ramp", "dropkey"])

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, f1_score
 
-from vit_train.engine.tagging import TagPredictions
+from vit_train.engine.tagging import Tagging, TagPredictions
+from vit_train.evaluation.comparison import compared_tags, tags_in_words
 from vit_train.model.config import ModelConfig
 from vit_train.tasks.config import TagsConfig
 from vit_train.tasks.tags import Tags
@@ -54,6 +55,23 @@ def test_intervals_are_those_of_resampled_images() -> None:
     chosen = [TagPredictions(found.truth[each], found.logits[each]) for each in samples]
     expected = np.quantile([each.mean_average_precision for each in chosen], (0.025, 0.975))
     assert found.map_interval == pytest.approx(expected, abs=0.03)
+
+
+def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> None:
+    one = predictions(200)
+    worse = TagPredictions(one.truth, one.logits + np.random.default_rng(2).normal(size=(200, 4)))
+    rng, differences = np.random.default_rng(1), []
+    for _ in range(300):
+        sample = rng.integers(200, size=200)
+        both = (TagPredictions(each.truth[sample], each.logits[sample]) for each in (one, worse))
+        first, second = (each.mean_average_precision for each in both)
+        differences.append(first - second)
+    (pair,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(worse)})
+    assert pair["interval_95"] == pytest.approx(np.quantile(differences, (0.025, 0.975)), abs=0.02)
+    assert pair["difference"] == one.mean_average_precision - worse.mean_average_precision > 0
+    assert "The models differ by more than chance." in tags_in_words(pair)
+    (same,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(one)})
+    assert same["interval_95"] == [0, 0] and "may be chance" in tags_in_words(same)
 
 
 def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:

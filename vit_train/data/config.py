@@ -262,13 +262,17 @@ class FolderConfig(DataConfig):
 
 @dataclass
 class TableConfig(FolderConfig):
-    """Images in a CSV file with the columns path and label, and optionally split and group.
+    """Images in a CSV file with the columns path and label, optionally split, group and weight.
 
     A column tags instead of label holds any number of tags, separated by "|"; see task=tags.
     """
 
     name: str = "table"
-    file: str = setting("", "The CSV file; its column split holds train, val or test.")
+    file: str = setting(
+        "",
+        "The CSV file; its column split holds train, val or test, and its column weight the weight "
+        "of each image in the training loss.",
+    )
     root: str = setting("", "The folder to which the paths are relative; empty: the file's folder.")
     group_by: str | None = setting(
         "group",

@@ -123,7 +123,8 @@ class ImageSet:
 
     `names` (N,) holds the images' file names or their numbers in the source. If `names` is None,
     the images have the numbers 0 to N − 1. `groups` (N,) holds the names of the images' groups, if
-    there are any; a group is never split.
+    there are any; a group is never split. `weights` float32 (N,) holds the images' weights in the
+    training loss, if they have any.
     """
 
     images: Tensor
@@ -131,6 +132,7 @@ class ImageSet:
     masks: Tensor | None = None
     names: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -167,14 +169,19 @@ class ImageSet:
             groups=None
             if self.groups is None or others.groups is None
             else np.concatenate((self.groups, others.groups)),
+            weights=None
+            if self.weights is None or others.weights is None
+            else torch.cat((self.weights, others.weights)),
         )
 
     def subset(self, index: Tensor) -> "ImageSet":
-        masks = None if self.masks is None else self.masks[index]
+        masks, weights = (
+            None if each is None else each[index] for each in (self.masks, self.weights)
+        )
         rows = index.cpu().numpy()
         groups = None if self.groups is None else self.groups[rows]
-        images = select(self.images, index)
-        return ImageSet(images, self.labels[index], masks, self.all_names[rows], groups)
+        images, names = select(self.images, index), self.all_names[rows]
+        return ImageSet(images, self.labels[index], masks, names, groups, weights)
 
     def divided(self, chosen: Tensor) -> tuple["ImageSet", "ImageSet"]:
         """Return the other images and those that are `chosen`, bool (N,)."""

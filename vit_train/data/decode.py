@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from vit_train.base.log import logger
 from vit_train.base.setting import Size
-from vit_train.base.writing import replacing
+from vit_train.base.writing import exclusive, replacing
 from vit_train.data.config import FIT, MAX_PIXELS
 from vit_train.data.dataset import ImagesOnDisk
 from vit_train.data.image_files import FORMATS, NAMED_FORMATS, warn_of
@@ -240,8 +240,9 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
     """Decode all files into a file of the user's cache, and return its images, which stay there.
 
     The file is used again for unchanged files: their paths, sizes, modification times and `reading`
-    are equal. It holds the images, then the shares cropped off, with NaN for broken images. If the
-    cache cannot be written, warn and decode into memory.
+    are equal. It holds the images, then the shares cropped off, with NaN for broken images. If
+    another process is decoding the same files, wait for its file. If the cache cannot be written,
+    warn and decode into memory.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {reading}".encode())
     for path in paths:
@@ -249,22 +250,26 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
-    decoded = stored(entry, paths, reading) if entry.is_file() else None
-    if decoded is None:
-        try:
-            store(entry, paths, reading)
-        except OSError as error:
-            logger.warning(f"the decoded images could not be cached: {error}")
-            return decode(paths, reading)
-        decoded = stored(entry, paths, reading)
-        assert decoded is not None
-    return decoded
+    if decoded := stored(entry, paths, reading):
+        return decoded
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        waiting = "waiting for another process that is decoding the same images"
+        with exclusive(entry.with_suffix(".lock"), waiting):
+            # Unless another process has decoded them during the wait.
+            if not (decoded := stored(entry, paths, reading)):
+                store(entry, paths, reading)
+                decoded = stored(entry, paths, reading)
+    except OSError as error:
+        logger.warning(f"the decoded images could not be cached: {error}")
+    return decoded or decode(paths, reading)
 
 
 def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
     """Write the file that `decode_cached` describes."""
     black, lost = bytes(3 * math.prod(reading.size)), np.full(len(paths), np.nan, np.float32)
-    entry.parent.mkdir(parents=True, exist_ok=True)
+    if entry.is_file():
+        logger.warning(f"decoding again, because {entry}, a cache, is damaged or out of date")
     with replacing(entry) as file:
         for index, result in enumerate(decode_each(paths, reading)):
             if isinstance(result, BrokenImage):
@@ -278,12 +283,12 @@ def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
 def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
     """Return the content of a file that `store` wrote.
 
-    Return None if the file has another length, or if a broken image can be decoded now.
+    Return None if there is no file, if it has another length, or if a broken image can be decoded
+    now.
     """
     shape = 3, *reading.size
     pixels = len(paths) * math.prod(shape)
-    if entry.stat().st_size != pixels + 4 * len(paths):
-        logger.warning(f"{entry}, a cache of decoded images, is damaged: decoding the files again")
+    if not entry.is_file() or entry.stat().st_size != pixels + 4 * len(paths):
         return None
     lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=pixels))
     broken = {}

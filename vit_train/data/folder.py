@@ -13,7 +13,7 @@ from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.base.setting import sides
 from vit_train.data.config import FolderConfig
-from vit_train.data.dataset import Dataset, ImageSet, select, set_apart
+from vit_train.data.dataset import Dataset, ImageSet, set_apart
 from vit_train.data.decode import (
     Decoded,
     Doubts,
@@ -114,7 +114,10 @@ def image_set(
         )
     paths, labels = [path for path, _ in tree.files], label_tensor(tree, classes)
     groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
+    weights = None if tree.weights is None else torch.tensor(tree.weights)
     images, broken, lost = decode_all(paths, config)
+    names = np.array([name_of(path, config) for path in paths], dtype=object)
+    found = ImageSet(images, labels, None, names, groups, weights)
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{listed(reasons)}"
@@ -126,14 +129,11 @@ def image_set(
         logger.warning(report)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
         kept = [index for index in range(len(paths)) if index not in broken]
-        paths, lost, labels = [paths[index] for index in kept], lost[kept], labels[kept]
-        images = select(images, torch.tensor(kept))
-        groups = None if groups is None else groups[kept]
+        paths, lost, found = [paths[i] for i in kept], lost[kept], found.subset(torch.tensor(kept))
     doubts = Doubts()
-    doubts.note(paths, images, lost.tolist())
+    doubts.note(paths, found.images, lost.tolist())
     doubts.warn()
-    names = np.array([name_of(path, config) for path in paths], dtype=object)
-    return ImageSet(images, labels, names=names, groups=groups)
+    return found
 
 
 def label_tensor(tree: Tree, classes: Sequence[str]) -> Tensor:

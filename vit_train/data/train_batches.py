@@ -1,11 +1,13 @@
 """Training batches: augmented images, in a new order in each epoch."""
 
+import copy
 import math
 from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.setting import sides
@@ -18,6 +20,7 @@ from vit_train.data.augment.regions import (
     Mixer,
     Mixture,
     Rectangles,
+    certain,
     pack,
     random_crops,
     random_holes,
@@ -78,13 +81,24 @@ class TrainBatches(DrawnBatches):
     ) -> None:
         super().__init__(device, min(batch_size, len(data)), seed, rank, ranks)
         self.order = partial(ORDERS[sampler], strata(data.labels.cpu()))
-        self.labels = data.labels.to(device)
+        self.labels, self.num_classes = data.labels.to(device), num_classes
+        self.weights: Tensor | None = None  # (N,1)
         self.normalize = normalize
         self.augment, self.size = augment, sides(data.images.shape[2:])
         self.cropper = Cropper(data.images, augment, device, seed)
         self.policy = POLICIES[augment.policy](self.size, augment)
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
         self.mixer = Mixer(self.size, num_classes, augment) if mixes else None
+
+    def weighted(self, weights: Tensor) -> "TrainBatches":
+        """Return the same batches with targets that are multiplied by each image's weight (N,).
+
+        The target of a class is then a one-hot row (B,K), whose sum is the weight. Tags get a
+        last column of ones (B,K+1), which holds the weight. Mixup and CutMix mix these rows.
+        """
+        batches = copy.copy(self)
+        batches.weights = weights.to(self.device).unsqueeze(1)
+        return batches
 
     def __len__(self) -> int:
         return len(self.labels) // self.batch_size
@@ -146,6 +160,10 @@ class TrainBatches(DrawnBatches):
         if self.augment.erase_prob:  # with 0, the mean color
             pixels.masked_fill_(unpack(rows, Rectangles).contain(self.size), 0)
         labels = self.labels[index]
+        if self.weights is not None:
+            if labels.ndim == 2:
+                labels = F.pad(labels, (0, 1), value=1)
+            labels = certain(labels, self.num_classes) * self.weights[index]
         if self.mixer is None:
             return pixels, labels
         mixture = Mixture(*(field[1:] for field in unpack(rows, Mixture)))

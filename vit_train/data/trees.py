@@ -4,6 +4,7 @@ Nothing is decoded here.
 """
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,8 +35,8 @@ PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", 
 class Tree:
     """The files of one split: its classes, image files with their classes, and other files.
 
-    With `has_tags`, the class of a file is its tags, separated by "|". `groups` are the groups of
-    the image files, if there are any.
+    With `has_tags`, the class of a file is its tags, separated by "|". `groups` and `weights` are
+    the groups of the image files and their weights in the training loss, if there are any.
     """
 
     root: Path
@@ -44,6 +45,7 @@ class Tree:
     other_files: list[Path] = field(default_factory=list)
     groups: list[str] | None = None
     has_tags: bool = False
+    weights: list[float] | None = None
 
     @property
     def labels(self) -> list[list[str]]:
@@ -56,8 +58,10 @@ class Tree:
 
     def subset(self, numbers: Sequence[int]) -> "Tree":
         """Return the tree with only some of its image files, given by their numbers."""
+        files = [self.files[number] for number in numbers]
         groups = None if self.groups is None else [self.groups[number] for number in numbers]
-        return replace(self, files=[self.files[number] for number in numbers], groups=groups)
+        weights = None if self.weights is None else [self.weights[number] for number in numbers]
+        return replace(self, files=files, groups=groups, weights=weights)
 
 
 def find_trees(config: FolderConfig) -> dict[str, Tree]:
@@ -136,16 +140,35 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
                 f"column split, one of: {', '.join(PARTS)}"
             )
         groups: list[str] | None = [] if config.group_by in row else None
-        new = Tree(Path(config.file), [], [], [], groups, has_tags=tags is not None)
+        weights: list[float] | None = [] if "weight" in row else None
+        new = Tree(Path(config.file), [], [], [], groups, tags is not None, weights)
         tree = trees.setdefault(part, new)
         tree.files.append((Path(config.root, row["path"]), printable(tags or label or "")))
         if tree.groups is not None:
             tree.groups.append(row[str(config.group_by)])
+        if tree.weights is not None:
+            tree.weights.append(weight_in(row["weight"], f"{config.file}, line {number}"))
     if "test" not in trees and "val" in trees:
         trees["test"] = trees.pop("val")
     if "train" not in trees:
         raise ValueError(f"{config.file} lists no training images")
     return trees
+
+
+def weight_in(text: str, place: str) -> float:
+    """Return the weight in a cell, 1 if the cell is empty.
+
+    Raise ValueError, with the `place` of the cell, unless it is a number from 0 to a million.
+    """
+    try:
+        weight = float(text or 1)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight <= 1e6:
+        raise ValueError(
+            f"{place}: weight {text} must be a number from 0 to 1,000,000, such as 0.3 (empty: 1)"
+        )
+    return weight
 
 
 def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
@@ -161,7 +184,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
                 if column not in names:
                     raise ValueError(
                         f"{config.file} has no column {column}: the first line must name the "
-                        "columns path and label (or tags) and, optionally, split and group"
+                        "columns path and label (or tags) and, optionally, split, group and weight"
                     )
             for row in rows:
                 yield rows.line_num, row

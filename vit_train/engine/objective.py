@@ -29,8 +29,8 @@ class Objective(Protocol):
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each of `measures`, summed over the images of a batch: (M,).
 
-        If the objective `weighs` images, the loss is weighted and the sum of the weights is
-        appended: (M+1,).
+        If the objective `weighs` images, the measures are weighted sums, and the sum of the weights
+        of each measure is appended: (2M,).
         """
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

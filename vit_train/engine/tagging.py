@@ -54,14 +54,20 @@ class TagPredictions:
         return float(mean_over_tags(self.average_precisions))
 
     @cached_property
-    def map_interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of mAP: percentiles over bootstrap samples of the images."""
+    def sampled_maps(self) -> Floats:
+        """Return mAP in bootstrap samples of the images, (MAP_SAMPLES,).
+
+        The samples are the same for all predictions of N images.
+        """
         rng, count = np.random.default_rng(0), len(self.truth)
         chosen = (rng.integers(count, size=count) for _ in range(MAP_SAMPLES))
         samples = np.stack([np.bincount(each, minlength=count) for each in chosen])
-        found = mean_over_tags(self.sampled_precisions(samples))
-        low, high = np.quantile(found, (0.025, 0.975)).tolist()
-        return low, high
+        return mean_over_tags(self.sampled_precisions(samples))
+
+    @property
+    def map_interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of mAP, by bootstrap over the images."""
+        return percentiles(self.sampled_maps)
 
     def counts(self, thresholds: Floats) -> Integers:
         """Count each tag's true positives, false positives and false negatives: (K,3).
@@ -93,6 +99,12 @@ class TagPredictions:
         """
         pairs = zip(self.truth.T, self.probabilities.T, strict=True)
         return np.array([best_threshold(*each) if each[0].any() else THRESHOLD for each in pairs])
+
+
+def percentiles(samples: Floats) -> tuple[float, float]:
+    """Return the ends of the range that contains the middle 95 % of the samples (S,)."""
+    low, high = np.quantile(samples, (0.025, 0.975)).tolist()
+    return low, high
 
 
 def ranked(

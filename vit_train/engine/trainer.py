@@ -114,8 +114,8 @@ class Trainer:
             make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
         self.choose_workers(compiles(config.compile, precision.device))
-        # Summed over micro-batches and processes: the gradients and the step sums (M,).
-        sums = self.parameters[0].new_zeros(len(objective.measures) + objective.weighs)
+        # Summed over micro-batches and processes: the gradients and the step sums.
+        sums = self.parameters[0].new_zeros(len(objective.measures) * (1 + objective.weighs))
         views, self.summed = joined_zeros([*self.parameters, sums])
         self.gradients, self.sums = views[:-1], views[-1]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -274,14 +274,15 @@ class Trainer:
             return self.sums
         # Divide by the sum of the weights instead of the number of images, as in torch's
         # CrossEntropyLoss(weight=…).
-        factor = count / self.sums[-1]
-        torch._foreach_mul_(self.gradients, factor)
-        return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
+        sums, weights = self.sums.chunk(2)
+        factors = count / weights
+        torch._foreach_mul_(self.gradients, factors[0])
+        return sums * factors
 
     def forward_backward(
         self, images: Tensor, targets: Tensor, indices: Tensor, count: int
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return a micro-batch's summed measures (M,) and its contribution to the batch's gradient.
+        """Return a micro-batch's step sums and its contribution to the batch's gradient.
 
         `indices` are the images' indices in the whole batch, and `count` is the size of the whole
         batch. On a CPU, dropout is a function of the seed, the step and the image's index. This

@@ -13,7 +13,9 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
-from vit_train.engine.metrics import Classification, Paired, Predictions
+from vit_train.data.dataset import ImageSet
+from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
+from vit_train.engine.tagging import Tagging, percentiles
 from vit_train.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.evaluation.pages import comparison_page
 from vit_train.figures.charts import Figure, save
@@ -35,7 +37,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     """Evaluate each checkpoint, and write a comparison of each pair into a folder.
 
     The default of `config.out` is a folder beside the first checkpoint's results.
-    Raise ValueError if a model is not a classifier, or if the models' classes or images differ.
+    Raise ValueError if a model predicts neither classes nor tags, or if the models' classes or
+    images differ.
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
@@ -53,27 +56,34 @@ def compare_checkpoints(config: EvalConfig) -> None:
     settings = different_settings(runs)
     marks = setting_labels(settings) or places
     names = [f"{letter} ({mark})" for letter, mark in zip(letters, marks, strict=True)]
-    results = [run.result for run in runs if isinstance(run.result, Classification)]
-    found = {name: each.predictions for name, each in zip(names, results, strict=True)}
-    pairs = compared(found)
-    verdicts, pictures = [in_words(pair) for pair in pairs], {}
-    logger.info("\n".join(verdicts))
     images, classes = runs[0].images, runs[0].meta.classes
-    for pair in combinations(names, 2):
-        figure = draw_differences({name: found[name] for name in pair}, images.images, classes)
-        pictures[" and ".join(pair)] = save(figure, folder / f"{pair[0][0]}-{pair[1][0]}.png")
+    pictures: dict[str, bytes] = {}
+    results = [run.result for run in runs if isinstance(run.result, Classification)]
+    tagged = [run.result for run in runs if isinstance(run.result, Tagging)]
+    if tagged:
+        pairs = compared_tags(dict(zip(names, tagged, strict=True)))
+        verdicts = [tags_in_words(pair) for pair in pairs]
+        shares = np.array([each.predictions.average_precisions for each in tagged])
+    else:
+        found = {name: each.predictions for name, each in zip(names, results, strict=True)}
+        pairs = compared(found)
+        verdicts = [in_words(pair) for pair in pairs]
+        counts = np.array(results[0].per_class_count)
+        correct = np.array([each.per_class_correct for each in results])
+        shares = correct / np.where(counts, counts, np.nan)
+        pictures = write_differences(folder, found, images, classes)
+    logger.info("\n".join(verdicts))
     drawn = common_curves(runs, names)
     curves = save(drawn, folder / "curves.png") if drawn else None
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
     verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
-    table = differences(list(found.values()), letters, images.all_names.tolist(), classes)
-    write_text(folder / "differences.csv", csv_text(table))
     write_text(
         folder / "report.html",
-        comparison_page(contents, verdicts, settings, by_class(results, classes), pictures, curves),
+        comparison_page(contents, verdicts, settings, by_class(shares, classes), pictures, curves),
     )
-    logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
+    more = "" if tagged else ", differences.csv, pictures"
+    logger.info(f"written to {folder}/: report.html, results.json{more}")
 
 
 def without_seen(models: Sequence[Trained]) -> list[Trained]:
@@ -103,24 +113,23 @@ def common_curves(runs: Sequence[Evaluated], names: Sequence[str]) -> Figure | N
     if not all(found):
         return None
     groups = [(name, [curve]) for name, curve in zip(names, found, strict=True)]
-    return draw_curves(groups, ("loss", "acc"), "validation")
+    return draw_curves(groups, ("loss", runs[0].result.scalars[1]), "validation")
 
 
-def by_class(results: Sequence[Classification], classes: Sequence[str]) -> list[list[str]]:
-    """Return a row for each class with images: its name, and each model's accuracy in percent.
+def by_class(shares: Floats, classes: Sequence[str]) -> list[list[str]]:
+    """Return a row for each class or tag: its name, and each model's share in percent.
 
-    For two models, each row also has the first model's accuracy minus the second's. The rows are
-    then sorted by the absolute difference, largest first.
+    `shares` (models,K) holds accuracies or average precisions, and NaN for a class without images,
+    which gets no row. For two models, each row also has the first model's share minus the second's.
+    The rows are then sorted by the absolute difference, largest first.
     """
-    counts = np.array(results[0].per_class_count)
-    shares = 100 * np.array([each.per_class_correct for each in results]) / counts.clip(1)
-    numbers = np.flatnonzero(counts).tolist()
-    if len(results) == 2:
+    signs, numbers = [".2f"] * len(shares) + ["+.2f"], np.flatnonzero(~np.isnan(shares[0])).tolist()
+    if len(shares) == 2:
         shares = np.vstack((shares, shares[0] - shares[1]))
         numbers.sort(key=lambda number: -abs(shares[2, number]))
-    signs = [".2f"] * len(results) + ["+.2f"]
     return [
-        [printable(classes[number]), *map(format, shares[:, number], signs)] for number in numbers
+        [printable(classes[number]), *map(format, 100 * shares[:, number], signs)]
+        for number in numbers
     ]
 
 
@@ -156,6 +165,35 @@ def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
     ]
 
 
+def compared_tags(found: dict[str, Tagging]) -> list[dict[str, Any]]:
+    """Return the difference in mAP of each pair of models, given each model's results by name.
+
+    Its 95 % interval is that of the differences in bootstrap samples of the images (paired).
+    """
+    return [
+        {
+            "first": first,
+            "second": second,
+            "images": one.count,
+            "difference": one.map - other.map,
+            "interval_95": list(
+                percentiles(one.predictions.sampled_maps - other.predictions.sampled_maps)
+            ),
+        }
+        for (first, one), (second, other) in combinations(found.items(), 2)
+    ]
+
+
+def tags_in_words(pair: dict[str, Any]) -> str:
+    """Describe in words how two models that predict tags differ, as `in_words` does."""
+    low, high = (100 * end for end in pair["interval_95"])
+    return (
+        f"The mAP of {pair['first']} minus that of {pair['second']} is "
+        f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}, by "
+        f"bootstrap over {counted(pair['images'], 'image')}). {VERDICTS[low > 0 or high < 0]}"
+    )
+
+
 def adjusted(p_values: Sequence[float]) -> list[float]:
     """Return the p-values, adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
@@ -165,6 +203,10 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     return result.tolist()
 
 
+# For a difference that is not significant, and for one that is.
+VERDICTS = "The difference may be chance.", "The models differ by more than chance."
+
+
 def in_words(pair: dict[str, Any]) -> str:
     """Describe in words how two models differ, and whether the difference is significant."""
     low, high = (100 * end for end in pair["interval_95"])
@@ -172,21 +214,31 @@ def in_words(pair: dict[str, Any]) -> str:
     chance = in_figures(p)
     if p_adjusted != p:
         chance += f", {in_figures(p_adjusted)} adjusted for all pairs"
-    verdict = (
-        "The models differ by more than chance."
-        if p_adjusted < 0.05
-        else "The difference may be chance."
-    )
     return (
         f"Only {pair['first']} is right on {counted(pair['only_first'], 'image')}, only "
         f"{pair['second']} on {pair['only_second']:,}: a difference of "
         f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
-        f"McNemar's exact test: {chance}). {verdict}"
+        f"McNemar's exact test: {chance}). {VERDICTS[p_adjusted < 0.05]}"
     )
 
 
 def in_figures(p: float) -> str:
     return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+
+
+def write_differences(
+    folder: Path, found: dict[str, Predictions], images: ImageSet, classes: Sequence[str]
+) -> dict[str, bytes]:
+    """Write differences.csv, and a picture of each pair of models; return the pictures."""
+    pictures = {}
+    for one, two in combinations(found, 2):
+        pair = {one: found[one], two: found[two]}
+        figure = draw_differences(pair, images.images, classes)
+        pictures[f"{one} and {two}"] = save(figure, folder / f"{one[0]}-{two[0]}.png")
+    letters, names = [name[0] for name in found], images.all_names.tolist()
+    table = differences(list(found.values()), letters, names, classes)
+    write_text(folder / "differences.csv", csv_text(table))
+    return pictures
 
 
 def draw_differences(
@@ -239,14 +291,13 @@ def differences(
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError unless all models are classifiers with the same classes."""
-    if not all(meta.task.one_class for meta in metas):
-        raise ValueError("ckpt=[A,B] compares only classifiers (one class per image)")
+    """Raise ValueError unless all models predict the same classes, or all the same tags."""
+    if not all(meta.task.needs_labels for meta in metas):
+        raise ValueError("ckpt=[A,B] compares only models that predict classes or tags")
+    first = metas[0]
     for meta in metas[1:]:
-        if meta.classes != metas[0].classes:
-            raise ValueError(
-                f"cannot compare {metas[0].path} and {meta.path}: their classes differ"
-            )
+        if (meta.classes, meta.task.one_class) != (first.classes, first.task.one_class):
+            raise ValueError(f"cannot compare {first.path} and {meta.path}: their classes differ")
 
 
 def require_same_images(runs: Sequence[Evaluated]) -> None:

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from vit_train.base.text import render
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Classification, Evaluation, Predictions, is_uneven
+from vit_train.engine.metrics import Classification, Evaluation, Floats, Predictions, is_uneven
+from vit_train.engine.tagging import Tagging, TagPredictions
 from vit_train.figures.measures import MOST_NAMED
+from vit_train.figures.sheet import highest
 
 # The number of confused pairs of classes to name.
 PAIRS = 5
-# The most pictures on a page and in a cell of its confusion matrix, and a picture's side in pixels.
+# The most pictures on a page and in each of its galleries, and a picture's side in pixels.
 PICTURES, EACH, SIDE = 800, 12, 96
 
 
@@ -40,6 +42,9 @@ def evaluation_page(
             "confidence": result.predictions.confidence.mean(),
             "uneven": is_uneven(result.per_class_count),
         }
+    if isinstance(result, Tagging):
+        thresholds = np.array([each["threshold"] for each in content["per_tag"]])
+        more = tagged(result.predictions, thresholds, images)
     if "robustness" in content:
         accuracies = content["robustness"]["acc_by_severity"]
         more["worst"] = min(accuracies, key=lambda name: sum(accuracies[name]))
@@ -60,8 +65,8 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
 
     `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
     its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
-    maps cells to their first images, each as name, confidence and WebP data. The cells in `shown`
-    are all cells or, for more than MOST_NAMED classes, only `pairs`.
+    maps cells to their first images, as `gallery` does. The cells in `shown` are all cells or, for
+    more than MOST_NAMED classes, only `pairs`.
     """
     cells: dict[tuple[int, int], list[int]] = {}
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
@@ -70,18 +75,41 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
     mistakes = (cell for cell in cells if cell[0] != cell[1])
     pairs = sorted(mistakes, key=lambda cell: (-len(cells[cell]), cell))[:PAIRS]
     shown = sorted(cells) if predictions.classes <= MOST_NAMED else pairs
-    each = min(EACH, PICTURES // max(1, len(shown)))
-    names = images.all_names
+    chances = np.exp(predictions.log_probabilities)
+    chosen = {cell: cells[cell] for cell in shown}
+    return {"cells": cells, "pairs": pairs, "shown": gallery(chosen, chances, images)}
+
+
+def tagged(predictions: TagPredictions, thresholds: Floats, images: ImageSet) -> dict[str, Any]:
+    """Return `cells` and `shown`: the mistakes at the `thresholds` (K,), for the page.
+
+    `cells` maps ("wrong", tag) to the indices of the images for which the tag is predicted wrongly,
+    most probable first, and ("missed", tag) to those of which it is missed, least probable first.
+    `shown` has their first images, as `gallery` returns them.
+    """
+    truth, chances = predictions.truth, predictions.probabilities
+    given, cells = chances >= thresholds, {}
+    for tag in range(len(thresholds)):
+        cells["wrong", tag] = highest(chances[:, tag], (given & ~truth)[:, tag], len(truth))
+        cells["missed", tag] = highest(-chances[:, tag], (truth & ~given)[:, tag], len(truth))
+    return {"cells": cells, "shown": gallery(cells, chances, images)}
+
+
+def gallery(
+    cells: Mapping[tuple[Any, int], Sequence[int]], chances: Floats, images: ImageSet
+) -> dict[tuple[Any, int], list[tuple[Any, float, bytes]]]:
+    """Return, for each cell, its first images as name, probability and WebP data.
+
+    `cells` maps cells, whose second part is a class, to the indices of images. The probabilities,
+    of `chances` (N,K), are those of that class.
+    """
+    each, names = max(1, min(EACH, PICTURES // (len(cells) or 1))), images.all_names
     return {
-        "cells": cells,
-        "pairs": pairs,
-        "shown": {
-            cell: [
-                (names[index], predictions.confidence[index], webp(images.images[index]))
-                for index in cells[cell][:each]
-            ]
-            for cell in shown
-        },
+        cell: [
+            (names[index], chances[index, cell[1]], webp(images.images[index]))
+            for index in indices[:each]
+        ]
+        for cell, indices in cells.items()
     }
 
 
@@ -127,7 +155,8 @@ def comparison_page(
 
     `verdicts` compare the models in words. Each row of `settings` has the key of a setting that
     differs, and each model's value.
-    Each row of `by_class` has a class, each model's accuracy and, for two models, the difference.
+    Each row of `by_class` has a class or tag, each model's accuracy or average precision and, for
+    two models, the difference.
     `curves` is a PNG file.
     """
     return render(

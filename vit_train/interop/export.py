@@ -103,8 +103,9 @@ def compared(
     taken = batches if model.normalize else map(normalize, batches)
     given = torch.cat(list(map(answer, taken)))
     same, difference = agreement(expected, given)
+    first = "top-1" if model.meta.task.one_class else "most probable tag"
     figures = (
-        f"the same top-1 on {same:,} of {len(images):,} {name}, relative logit error "
+        f"the same {first} on {same:,} of {len(images):,} {name}, relative logit error "
         f"{difference:.1e}"
     )
     if labels is not None and not exact:

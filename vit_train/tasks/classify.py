@@ -48,9 +48,10 @@ class Classify(Task):
                 f"task.class_weights must have {num_classes} numbers, not "
                 f"{len(self.given_weights)}: one per class, in alphabetical order for data=folder"
             )
-        # For tags, weights multiply parts of an image's loss; images have no weights.
+        # For tags, class weights multiply parts of an image's loss; they give images no weights.
         self.weighs = self.given_weights is not None and self.one_class
         self.weights: Tensor | None = None  # (K,)
+        self.images_weigh = False
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
             heads = (f"head {number}" for number in range(1, model.num_heads + 1))
@@ -60,7 +61,8 @@ class Classify(Task):
     def build_model(self) -> nn.Module:
         return build(self.model, self.image_shape, self.num_classes)
 
-    def prepare(self, labels: Tensor) -> None:
+    def prepare(self, labels: Tensor, weighted: bool = False) -> None:
+        self.images_weigh, self.weighs = weighted, self.weighs or weighted
         if self.given_weights == "auto":
             self.weights = self.balanced_weights(labels)
         elif self.given_weights is not None:
@@ -74,14 +76,16 @@ class Classify(Task):
         logits = model(images)
         loss = self.loss_sum(logits, targets, images)
         sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
-        if self.weights is not None:
-            sums.append(weighted(targets, self.weights)[0].sum().to(loss))
+        if self.weighs:
+            # Class weights do not multiply the accuracy.
+            own = targets.sum() if self.images_weigh else loss.new_full((), len(targets))
+            sums += [weighted(targets, self.weights)[0].sum().to(loss), own.to(loss)]
         return torch.stack(sums)
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         """Return the loss summed over a batch, for logits (B,K) and targets (B,) or (B,K)."""
         smoothing = self.config.label_smoothing
-        if self.weights is None:
+        if not self.weighs:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
         # torch's weights would also multiply each class's part of the smoothing; for a rare class,
         # this could outweigh the label of a frequent one.
@@ -122,16 +126,17 @@ def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
     return weights.where(counts > 0, 1.0).float()
 
 
-def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def weighted(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return each image's weight (B,) and target, from targets and class weights (K,).
 
-    The targets are labels (B,), which do not change, or, for mixed images, shares of the classes
-    (B,K). For a mixed image, multiply each share by the weight of its class. The image's weight is
-    the sum of these products; its new target is the products divided by this sum.
+    The targets are labels (B,), which do not change, or, for mixed and for weighted images, shares
+    of the classes (B,K). Multiply each share by the weight of its class, if classes have weights.
+    The image's weight is the sum of these products; its new target is the products divided by this
+    sum.
     """
-    if targets.ndim == 1:
+    if targets.ndim == 1 and weights is not None:
         return weights[targets], targets
-    parts = targets * weights
+    parts = targets if weights is None else targets * weights
     return parts.sum(1), parts / parts.sum(1, keepdim=True)
 
 
@@ -194,15 +199,23 @@ class Distill(Classify):
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
         assert self.teacher is not None
-        teachers = self.teacher.forward(images)
+        teachers, reduction = self.teacher.forward(images), "none" if self.weighs else "sum"
         if self.config.distillation == "hard":
-            distillation = F.cross_entropy(logits, teachers.argmax(1), reduction="sum")
+            distillation = F.cross_entropy(logits, teachers.argmax(1), reduction=reduction)
         else:
-            distillation = softened_divergence(logits, teachers, self.config.temperature)
+            distillation = softened_divergence(logits, teachers, self.config.temperature, reduction)
+        if self.weighs:
+            distillation = (targets.sum(1) * distillation).sum()
         return (1 - self.config.alpha) * labels + self.config.alpha * distillation
 
 
-def softened_divergence(logits: Tensor, teachers: Tensor, temperature: float) -> Tensor:
-    """Return τ² · KL(teacher ‖ student), summed over a batch, given both models' logits (B,K)."""
+def softened_divergence(
+    logits: Tensor, teachers: Tensor, temperature: float, reduction: str
+) -> Tensor:
+    """Return τ² · KL(teacher ‖ student), given both models' logits (B,K).
+
+    The result is the sum over a batch or, with reduction="none", one value per image (B,).
+    """
     student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, teachers))
-    return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True)
+    parts = F.kl_div(student, teacher, reduction=reduction, log_target=True)
+    return temperature**2 * (parts.sum(1) if parts.ndim else parts)

@@ -35,16 +35,21 @@ class Tags(Classify):
         A tag is predicted if its probability is above 0.5. A mixed target counts as a fraction.
         """
         logits = model(images).float()
-        right = torch.where(logits.detach() > 0, targets, 1 - targets).mean(1).sum()
-        return torch.stack((self.loss_sum(logits, targets, images), right))
+        if self.weighs:
+            weights, targets = targets[:, -1], targets[:, :-1] / targets[:, -1:]
+        right = torch.where(logits.detach() > 0, targets, 1 - targets).mean(1)
+        losses = self.losses(logits, targets).mean(1)
+        if not self.weighs:
+            return torch.stack((losses.sum(), right.sum()))
+        sums = (weights * torch.stack((losses, right))).sum(1)
+        return torch.cat((sums, weights.sum().expand(2)))
 
-    def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
-        """Return the loss summed over a batch, for logits and targets (B,K)."""
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each tag of each image, (B,K), for logits and targets (B,K)."""
         smooth = targets.lerp(torch.full_like(targets, 0.5), self.config.label_smoothing)
-        losses = F.binary_cross_entropy_with_logits(
+        return F.binary_cross_entropy_with_logits(
             logits, smooth, pos_weight=self.weights, reduction="none"
         )
-        return losses.mean(1).sum()
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each image's tags and logits as one row: (B,2K)."""

@@ -33,8 +33,11 @@ class Task(Objective, Protocol):
     def build_model(self) -> nn.Module:
         """Build the task's model with newly initialized weights."""
 
-    def prepare(self, labels: Tensor) -> None:
-        """Derive values for the loss, such as class weights, from the training labels (N,)."""
+    def prepare(self, labels: Tensor, weighted: bool = False) -> None:
+        """Derive values for the loss, such as class weights, from the training labels (N,).
+
+        If `weighted`, the targets are those of `TrainBatches.weighted`.
+        """
 
     def train_loader(self, batches: DrawnBatches) -> TrainLoader:
         """Return the training batches with this task's targets; the default targets are labels."""

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.log import logger
 from vit_train.base.memory import (
     memory_bytes,
     require_attention_fits,
@@ -14,7 +15,7 @@ from vit_train.base.memory import (
     require_memory,
 )
 from vit_train.base.setting import Size, chosen, sides
-from vit_train.base.text import printable
+from vit_train.base.text import counted, printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
@@ -87,7 +88,9 @@ class Setup:
     @cached_property
     def train_loader(self) -> TrainLoader:
         """Return this process's share of the augmented batches, with the task's targets."""
-        return self.task.train_loader(self.image_loader)
+        weights = self.train_set.weights
+        batches = self.image_loader if weights is None else self.image_loader.weighted(weights)
+        return self.task.train_loader(batches)
 
     @cached_property
     def val_loader(self) -> Iterable[Batch] | None:
@@ -174,6 +177,8 @@ def set_up(
 
     seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
     splits = make_splits(unseen_test(data, seen_before), config.data)
+    if task.needs_labels:
+        splits = replace(splits, train=with_weights(splits.train))
     source = known_source(data, splits, config.data, seen_before)
     train_set = splits.train if task.needs_labels else with_unlabeled(splits.train, data.unlabeled)
     del data  # the splits hold copies
@@ -187,7 +192,7 @@ def set_up(
     task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
     image_loader = augmented(config, train_set, source, normalize, processes)
-    task.prepare(train_set.labels.to(device))
+    task.prepare(train_set.labels.to(device), train_set.weights is not None)
     precision = agreed_precision(config.precision, device, model, processes)
     return Setup(
         config=replace(config, precision=precision.name),
@@ -217,6 +222,21 @@ def load_images(config: TrainConfig) -> Dataset:
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
         require_whole_patches(config.model.patch_size, sides(config.data.image_size))
     return load_dataset(config.data)
+
+
+def with_weights(train_set: ImageSet) -> ImageSet:
+    """Leave out the training images of weight 0; raise ValueError if no image remains."""
+    if train_set.weights is None:
+        return train_set
+    kept = train_set.weights.nonzero().squeeze(1)
+    if not len(kept):
+        raise ValueError("all training images have weight 0: change the column weight of the table")
+    low, high = train_set.weights[kept].aminmax()
+    logger.info(
+        f"column weight: {counted(len(kept), 'training image')} with weights from {low:g} to "
+        f"{high:g}, {len(train_set) - len(kept):,} left out with weight 0"
+    )
+    return train_set.subset(kept)
 
 
 def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
@@ -268,9 +288,10 @@ def agreed_precision(
     return pick_precision(processes.broadcast(name), device, model)
 
 
-def balances(config: TrainConfig, task: Task) -> bool:
+def balances(config: TrainConfig) -> bool:
     """Return True if data.sampler or task.class_weights balances uneven classes."""
-    return config.data.sampler == "balanced" or task.weighs
+    class_weights = getattr(config.task, "class_weights", None)
+    return config.data.sampler == "balanced" or class_weights is not None
 
 
 def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
@@ -289,7 +310,7 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
         return metric
     if not task.one_class:
         return task.best_by
-    uneven = balances(config, task) or is_uneven(images.class_counts(len(data.classes)))
+    uneven = balances(config) or is_uneven(images.class_counts(len(data.classes)))
     return "balanced_acc" if uneven else "acc"
 
 

@@ -143,7 +143,7 @@ def warn_of_uneven_classes(setup: Setup) -> None:
 
     Do nothing if one of these settings is in use, or if images need not have one class each.
     """
-    if balances(setup.config, setup.task) or not setup.task.one_class:
+    if balances(setup.config) or not setup.task.one_class:
         return
     classes, counts = setup.data.classes, setup.train_set.class_counts(len(setup.data.classes))
     most, fewest = max(counts), min(counts)

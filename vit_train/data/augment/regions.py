@@ -232,15 +232,17 @@ class Mixer:
         weight = torch.where(
             box.contain(self.size), per_image(drawn.inside), per_image(drawn.outside)
         )  # (B,1,H,W)
-        targets = torch.lerp(self.certain(other_labels), self.certain(labels), share)
+        own, other = (certain(each, self.num_classes) for each in (labels, other_labels))
+        targets = torch.lerp(other, own, share)
         return torch.lerp(others, images, weight), targets
 
-    def certain(self, labels: Tensor) -> Tensor:
-        """Return labels (B,) as one-hot targets (B,K); −1 (no label) becomes a row of zeros.
 
-        Tags (B,K) are targets already.
-        """
-        if labels.ndim == 2:
-            return labels
-        classes = torch.arange(self.num_classes, device=labels.device)
-        return (labels.unsqueeze(1) == classes).float()
+def certain(labels: Tensor, num_classes: int) -> Tensor:
+    """Return labels (B,) as one-hot targets (B,K); −1 (no label) becomes a row of zeros.
+
+    Tags (B,K) are targets already.
+    """
+    if labels.ndim == 2:
+        return labels
+    classes = torch.arange(num_classes, device=labels.device)
+    return (labels.unsqueeze(1) == classes).float()
