@@ -149,9 +149,12 @@ def test_images_that_are_higher_than_wide_are_used_like_square_ones(run: Run) ->
         *("augment.crop_scale=0.5", "augment.crop_padding=2"),
     ]
     own = ["data=folder", "data.root=bright", "data.image_size=[32,16]"]
-    run.says("32×16", *TRAIN, *own, *augmented, "train.batch_size=8")
+    run.says("32×16 (height × width)", *TRAIN, *own, *augmented, "train.batch_size=8")
     run.succeeds("vit-eval", "ckpt=run", "robustness=true")
+    report = Path("run/eval-test-robustness/report.html").read_text(encoding="utf-8")
+    assert "32 by 16 pixels (height by width)" in report
     run.succeeds("vit-eval", "ckpt=run", "data.image_size=[48,32]")
+    run.fails("one number of at least 16", "vit-eval", "ckpt=run", "data.name=shapes")
     trained = vit_train.load("run")
     image = Image.open("bright/a/0.png")
     assert trained.predict(image) == trained.predict("bright/a/0.png")
@@ -171,6 +174,8 @@ def test_images_that_are_higher_than_wide_are_used_like_square_ones(run: Run) ->
         run.succeeds(*TRAIN, *own, *small)
         run.succeeds("vit-explain", f"ckpt={task}")
     wrong = ["vit-train", *own[:2]]
+    run.succeeds("vit-train", "config=run", "data.image_size=[16,16]", "hydra.run.dir=square")
+    run.succeeds("vit-results", "run", "square", "--out=out", "--baseline=image_size=[32,16]")
     for size in ("[32,16,8]", "[32,0]", "wide"):
         words = "a positive number of pixels, or two for [height,width]"
         run.fails(words, *wrong, f"data.image_size={size}")

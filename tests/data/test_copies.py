@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run, csv_rows
-from PIL import Image, ImageEnhance
+from PIL import ExifTags, Image, ImageEnhance
 
 from vit_train.data import copies
 from vit_train.data.copies import ALIKE, SIDE, find_copies
@@ -61,6 +61,18 @@ def test_the_faults_of_a_folder_are_found_and_no_others(run: Run) -> None:
         "  - train/cat/2.png (train, cat) and test/cat/large.webp (test, cat)",
     ):
         assert line in outcome.out
+
+
+def test_images_are_measured_as_they_are_seen(run: Run) -> None:
+    for folder in ("a", "b"):
+        for number in range(10):
+            path = Path("phone", folder, f"{number}.jpg")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            turned = Image.Exif()
+            turned[ExifTags.Base.Orientation] = 6
+            picture(number).resize((40, 20)).save(path, exif=turned)
+    run.says("data.image_size=[96,48] (height, width) keeps the shape of 100%",
+             "vit-data", "data=folder", "data.root=phone")  # fmt: skip
 
 
 def test_another_source_has_numbers_for_names(run: Run) -> None:

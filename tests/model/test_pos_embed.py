@@ -193,3 +193,12 @@ def test_resized_positions_are_interpolated_bicubically(size: int) -> None:
         model.state_dict(), model.grid, VisionTransformer(model.config, size)
     )
     torch.testing.assert_close(resized["pos_embed.0.weight"][0, 1:], expected.flatten(0, 1))
+
+
+def test_distances_between_patches_hold_for_one_grid_alone() -> None:
+    model, turned = (build(size, positions="relative") for size in ((16, 24), (24, 16)))
+    assert (
+        resize_positions(model.state_dict(), model.grid, model).keys() == model.state_dict().keys()
+    )
+    with pytest.raises(ValueError, match="cannot be resized"):
+        resize_positions(model.state_dict(), model.grid, turned)

@@ -3,8 +3,8 @@
 import math
 import os
 
-from vit_train.base.setting import Size
-from vit_train.base.text import by, counted
+from vit_train.base.setting import Size, in_pixels
+from vit_train.base.text import counted
 
 
 def memory_bytes() -> float:
@@ -35,7 +35,7 @@ def require_attention_fits(needed: float, image_size: Size) -> None:
     """
     require_memory(
         needed,
-        f"the attention between all patches of an image of {by(image_size)} pixels",
+        f"the attention between all patches of an image of {in_pixels(image_size)}",
         "choose a larger model.patch_size or a smaller image size",
     )
 
@@ -62,6 +62,6 @@ def require_images_fit(images: int, size: Size, settings: str, bytes_per_pixel: 
     """
     require_memory(
         images * math.prod(size) * bytes_per_pixel,
-        f"{settings}: {counted(images, 'image')} of {by(size)} pixels",
+        f"{settings}: {counted(images, 'image')} of {in_pixels(size)}",
         "choose fewer or smaller images or, for your own, data.cache=true",
     )

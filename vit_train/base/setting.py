@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, ClassVar, TypeVar, get_args
 
+from vit_train.base.text import shortened
+
 # Far above any real count.
 LARGEST = 10**12
 # About the largest 32-bit float.
@@ -43,10 +45,30 @@ def size_setting(default: int | None, text: str) -> Any:
     return field(default=default, metadata={"help": text, "is_size": True})
 
 
+def size_of(name: str, value: Any) -> Size:
+    """Return the height and width that a setting stands for; raise ValueError for other values."""
+    given = value if isinstance(value, list | tuple) else (value, value)
+    numbers = [int(str(each)) if str(each).isdecimal() else 0 for each in given]
+    if len(numbers) != 2 or not all(1 <= number <= LARGEST for number in numbers):
+        raise ValueError(
+            f"{name}={shortened(str(value), 60)} must be a positive number of pixels, or two for "
+            "[height,width]"
+        )
+    height, width = numbers
+    return height, width
+
+
 def sides(size: int | Sequence[int]) -> Size:
     """Return the height and width that an image size, one number or two, stands for."""
     height, width = (size, size) if isinstance(size, int) else size
     return height, width
+
+
+def in_pixels(size: int | Sequence[int]) -> str:
+    """Return an image size as text: "64 by 64 pixels"."""
+    height, width = sides(size)
+    order = "" if height == width else " (height by width)"
+    return f"{height:,} by {width:,} pixels{order}"
 
 
 def shortest(size: Sequence[int]) -> int | list[int]:
@@ -72,9 +94,9 @@ class Settings:
             or_null = ", or null" if NoneType in get_args(each.type) else ""
             name = f"{self.group}.{each.name}".removeprefix(".")
             value = getattr(self, each.name)
-            require_allowed(name, value, each.metadata, or_null)
             if each.metadata.get("is_size") and value is not None:
-                setattr(self, each.name, shortest(sides(value)))
+                setattr(self, each.name, shortest(size_of(name, value)))
+            require_allowed(name, value, each.metadata, or_null)
 
 
 def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null: str) -> None:
@@ -82,25 +104,11 @@ def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null:
 
     `or_null` ends the message: ", or null" if the setting may be null, otherwise "".
     """
-    if metadata.get("is_size"):
-        require_size(name, value, or_null)
-    elif isinstance(value, list):
+    if isinstance(value, list):
         for number, item in enumerate(value):
             require_allowed(f"{name}[{number}]", item, metadata, "")
     elif value is not None and (allowed := what_is_allowed(value, metadata)):
         raise ValueError(f"{name}={value} must be {allowed}{or_null}")
-
-
-def require_size(name: str, value: Any, or_null: str) -> None:
-    """Raise ValueError unless `value` is a positive integer, a list of two, or None."""
-    numbers = value if isinstance(value, list) else [value, value]
-    if value is not None and not (
-        len(numbers) == 2 and all(type(each) is int and 1 <= each <= LARGEST for each in numbers)
-    ):
-        raise ValueError(
-            f"{name}={value} must be a positive number of pixels, or two for "
-            f"[height,width]{or_null}"
-        )
 
 
 def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:

@@ -73,11 +73,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def by(size: Iterable[int]) -> str:
-    """Return a height and width as text: "64 by 32"."""
-    return " by ".join(f"{side:,}" for side in size)
-
-
 def shortened(title: str, length: int = 22) -> str:
     """Escape control characters in a title, and shorten the title to `length` characters.
 

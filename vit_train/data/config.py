@@ -204,7 +204,7 @@ class FolderConfig(DataConfig):
     fit: str = setting(
         "stretch",
         "How images of another shape take the shape of data.image_size: stretch them, crop them "
-        "to their central part, or pad them with gray.",
+        "to their central part of that shape, or pad them with gray.",
         choices=FIT,
     )
     white_level: int | None = setting(
@@ -257,7 +257,7 @@ class FolderConfig(DataConfig):
                 f"data.group_by={self.group_by} is not a regular expression: {error}"
             ) from None
         if self.image_size is None:  # OmegaConf accepts null for it
-            raise ValueError("data.image_size must be a number for data=folder, such as 64")
+            raise ValueError("data.image_size must not be null for data=folder: set it to 64, say")
 
 
 @dataclass
@@ -298,13 +298,17 @@ class ShapesConfig(DataConfig):
     own_size: ClassVar[int] = 32
 
     name: str = "shapes"
-    image_size: int | None = setting(
-        None, "Side of the drawn images in pixels; null: 32.", at_least=16
-    )
+    image_size: Any = size_setting(None, "Side of the drawn images in pixels; null: 32.")
     num_classes: int = setting(10, "Number of kinds of shapes, 2 to 10.", at_least=2, at_most=10)
     train_images: int = setting(10_000, "Number of training images to draw.", at_least=1)
     test_images: int = setting(2_000, "Number of test images to draw.", at_least=1)
     draw_seed: int = seed_setting(0, "Seed for drawing the shapes.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = self.image_size
+        if size is not None and (isinstance(size, list) or size < 16):
+            raise ValueError(f"data.image_size={size} must be one number of at least 16 for shapes")
 
     @property
     def class_count(self) -> int:

@@ -1,6 +1,7 @@
 """Data sets as uint8 tensors, and their training, validation and test splits."""
 
 import hashlib
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -305,7 +306,7 @@ def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
         return images
     require_images_fit(len(images), size, f"data.image_size={image_size}", SPLIT_BYTES)
     resized = torch.empty(*images.shape[:2], *size, dtype=torch.uint8, device=images.device)
-    chunk = max(1, CHUNK_PIXELS // max(*size, *images.shape[2:]) ** 2)
+    chunk = max(1, CHUNK_PIXELS // max(math.prod(size), math.prod(images.shape[2:])))
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
         scaled = torch.nn.functional.interpolate(
             part.float(), size, mode="bilinear", antialias=True

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from vit_train.base.setting import in_pixels
 from vit_train.base.text import render
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Evaluation, Floats, Predictions, is_uneven
@@ -55,6 +56,7 @@ def evaluation_page(
         content=content,
         result=content["result"],
         origin=origin(content, run),
+        size=in_pixels(content["image_size"]),
         pictures=pictures,
         **more,
     )

@@ -141,8 +141,8 @@ CROP_MODES = {"crop": "center", "stretch": "squash"}
 def require_preprocessing(about: Mapping[str, Any]) -> None:
     """Raise ValueError unless images are square, and the libraries can make them so."""
     _, height, width = about["image_shape"]
-    if about["fit"] not in CROP_MODES or height != width:
-        problem = "images that are not square" if height != width else f"data.fit={about['fit']}"
+    problem = "images that are not square" if height != width else f"data.fit={about['fit']}"
+    if height != width or about["fit"] not in CROP_MODES:
         raise ValueError(
             f"models with {problem} cannot be exported for timm and Hugging Face: export the model "
             "with format=onnx, torch or safetensors"

@@ -1,5 +1,6 @@
 """`vit-export`: write a trained model in another format, check the result, add a model card."""
 
+import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -204,7 +205,9 @@ def results(meta: Meta) -> list[str]:
     """
     try:
         summary: Any = read_json(summary_file(meta.path))
-        command = printable(str(summary["command"])).replace("`", "'")
+        # Without the folders of the machine that trained the model.
+        command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", str(summary["command"]))
+        command = printable(command).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
         name = "acc" if all("acc" in result for result in summary["test"].values()) else "map"
         ends = "{:.2%} to {:.2%}".format

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from vit_train.base.text import by, reason
+from vit_train.base.setting import in_pixels
+from vit_train.base.text import reason
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.data.batches import Normalize
 from vit_train.interop.layout import Layout, State
@@ -37,9 +38,9 @@ Answer = Callable[[Tensor], Tensor]
 CARD = "README.md"
 # How images get the model's height and width, by data.fit.
 FITTED = {
-    "crop": "scaled and cropped to the central {0}",
-    "stretch": "height and width scaled to {0}",
-    "pad": "scaled and padded with gray to {0}",
+    "crop": "the largest central part of this shape scaled to {0}",
+    "stretch": "scaled to {0}",
+    "pad": "scaled to fit into {0}, padded with gray",
 }
 
 
@@ -85,7 +86,7 @@ class Deployed:
             "problem_type": self.problem_type,
             "thresholds": {} if meta.task.one_class else self.thresholds,
             "fit": meta.fit,
-            "preprocessing": f"RGB; {FITTED[meta.fit].format(by(meta.image_shape[1:]))} pixels "
+            "preprocessing": f"RGB; {FITTED[meta.fit].format(in_pixels(meta.image_shape[1:]))} "
             "(bilinear, antialiased); then / 255, − mean, / std for each channel",
             "input": "uint8 images, normalized inside" if self.normalize else "normalized images",
             "config": portable(asdict(meta.config)),

@@ -20,7 +20,7 @@ from vit_train.base.reading import (
     require_plain,
     typed,
 )
-from vit_train.base.setting import Size, shortest, sides
+from vit_train.base.setting import Size, shortest, sides, size_of
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.interop.config_files import built_facts
@@ -63,7 +63,7 @@ class Pretrained:
     # The names of the classes; None if unknown.
     classes: list[str] | None
     statistics: Statistics | None
-    # The size of the images that the model was trained on, as data.image_size, if known.
+    # The size of the images that the model was trained on, as data.image_size; None if unknown.
     image_size: int | list[int] | None = None
     # The names of weights that are not used.
     left: tuple[str, ...] = ()
@@ -135,7 +135,10 @@ def from_own(state: State, description: str) -> Pretrained:
     about: Exported = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     state = numbers(state)
-    size = shortest(about.image_shape[1:])
+    channels, height, width = about.image_shape
+    if channels != CHANNELS:
+        raise Refused(f"its images have {channels} channels, not {CHANNELS}")
+    size = shortest(size_of("image_shape", [height, width]))
     require_whole(state, config, size)
     return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std), size)
 

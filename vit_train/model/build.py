@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit_train.base.setting import Size, registered
-from vit_train.base.text import by
+from vit_train.base.setting import Size, in_pixels, registered
 from vit_train.model.cnn import SimpleCnn, SmallResNet
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.patches import grid_of
@@ -29,8 +28,7 @@ BUILDERS: dict[type, Callable[..., nn.Module]] = {
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
     """Build a classifier of images (C,H,W) with newly initialized weights."""
-    channels, *size = image_shape
-    return registered(BUILDERS, config)(config, tuple(size), channels, num_classes)
+    return registered(BUILDERS, config)(config, image_shape[1:], image_shape[0], num_classes)
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def require_few_patches(config: ModelConfig, image_size: Size) -> None:
         and math.prod(grid_of(image_size, config.patch_size)) > MOST_PATCHES
     ):
         raise ValueError(
-            f"images of {by(image_size)} have more than {MOST_PATCHES:,} patches of "
+            f"images of {in_pixels(image_size)} have more than {MOST_PATCHES:,} patches of "
             f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
             "or a larger model.patch_size"
         )

@@ -280,8 +280,9 @@ def typed(settings: dict[str, Any]) -> str:
 def shown(value: object) -> str:
     if value is None:
         return "null"
-    text = str(value).replace(", ", ",")
-    return text.lower() if isinstance(value, bool) else text
+    if isinstance(value, list):  # without spaces, at which a shell would divide it
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:

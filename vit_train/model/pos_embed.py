@@ -192,7 +192,7 @@ class RelativeKeys(AttentionPositions):
     def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * math.prod(grid) - 1, dim))
-        self.prefix = prefix
+        self.grid, self.prefix = grid, prefix
 
     def bias(self, q: Tensor, k: Tensor) -> Tensor:
         patches = q[:, :, self.prefix :] * q.shape[-1] ** -0.5
@@ -204,7 +204,7 @@ class RelativeKeys(AttentionPositions):
         return F.pad(logits, (self.prefix, 0, min(self.prefix, q.shape[2]), 0))
 
     def resized(self, state: State, grid: Size) -> State:
-        if state["weight"].shape != self.weight.shape:
+        if grid != self.grid:
             raise ValueError("model.positions=relative cannot be resized to another image size")
         return state
 

@@ -1,6 +1,7 @@
 """Differences between the results of two groups of runs, paired by seed and fold."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -98,7 +99,7 @@ def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
     """
     if words is None:
         return groups[0]
-    wanted = {each.strip() for each in words.split(",")}
+    wanted = {each.strip() for each in re.split(r",(?![^\[]*\])", words)}  # not within lists
     found = [group for group in groups if wanted <= spellings(group)]
     if len(found) != 1:
         labels = "; ".join(group.label() for group in groups)

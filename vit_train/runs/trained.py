@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vit_train.base.memory import memory_bytes, require_memory
 from vit_train.base.reading import Refused, read_object, typed
-from vit_train.base.setting import Size, shortest, sides
-from vit_train.base.text import by, counted
+from vit_train.base.setting import Size, in_pixels, shortest, sides, size_of
+from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
@@ -143,10 +143,10 @@ class Trained(NamedTuple):
         )
 
     def preprocess(self, image: Picture) -> Tensor:
-        """Return an image as the model's input: normalized float32 (C,H,W), at the model's size S.
+        """Return an image as the model's input: normalized float32 (C,H,W).
 
-        An image of any size is made square as in training (`Meta.fit`) and scaled. Raise ValueError
-        for an image that cannot be decoded.
+        An image of any size is fitted and scaled as in training (`Meta.fit`). Raise ValueError for
+        an image that cannot be decoded.
         """
         try:
             pixels = self.pixels(image)
@@ -378,7 +378,7 @@ def checked_task(
     if num_classes < 1 or min(trained_size) < 1 or channels != CHANNELS:
         raise ValueError(
             f"the checkpoint has {counted(num_classes, 'class')} and images of "
-            f"{by(trained_size)} pixels with {counted(channels, 'channel')}: it must "
+            f"{in_pixels(trained_size)} with {counted(channels, 'channel')}: it must "
             f"have at least one class, a positive image size and {CHANNELS} channels"
         )
 
@@ -393,7 +393,7 @@ def checked_task(
         raise ValueError(
             "the checkpoint's weights do not match its config: the file must be damaged"
         )
-    task, model = at_size(image_size or trained_size)
+    task, model = at_size(trained_size if image_size is None else size_of("image_size", image_size))
     require_bounded_memory(config, model, task.image_shape)
     return task
 
@@ -412,7 +412,7 @@ def require_bounded_memory(
     tables = [table for each in positions for table in each.parameters()]
     require_memory(
         bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
-        f"an image of {by(image_size)} pixels, with this model's positions and attention,",
+        f"an image of {in_pixels(image_size)}, with this model's positions and attention,",
         "choose a smaller data.image_size",
     )
 

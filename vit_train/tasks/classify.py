@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size, sides
+from vit_train.base.setting import Size
 from vit_train.data.batches import Normalize
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.objective import Forward
@@ -109,9 +109,8 @@ class Classify(Task):
         """
         _, attention = model.forward(images, return_attention=True)
         vit = require_vit(self.model, "a map")
-        maps = class_token_maps(
-            attention[-1], vit, grid_of(sides(images.shape[2:]), vit.patch_size)
-        )
+        grid = grid_of(self.image_shape[1:], vit.patch_size)
+        maps = class_token_maps(attention[-1], vit.prefix, grid)
         return [images, maps.mean(1), *maps.unbind(1)]
 
 
@@ -152,12 +151,12 @@ def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, predicted.unsqueeze(1)).sum()
 
 
-def class_token_maps(weights: Tensor, config: ViTConfig, grid: Size) -> Tensor:
+def class_token_maps(weights: Tensor, prefix: int, grid: Size) -> Tensor:
     """Return each head's attention from the class token to the grid of patches: (B,H,rows,columns).
 
-    `weights` (B,H,T,T) is the attention of one layer.
+    `weights` (B,H,T,T) is the attention of one layer; `prefix` tokens precede the patches.
     """
-    return weights[:, :, 0, config.prefix :].unflatten(2, grid)  # type: ignore[no-any-return]
+    return weights[:, :, 0, prefix:].unflatten(2, grid)  # type: ignore[no-any-return]
 
 
 class Teacher(nn.Module):

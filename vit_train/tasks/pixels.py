@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.setting import sides
 from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches
 from vit_train.data.dataset import to_device
 from vit_train.engine.metrics import Evaluation
@@ -75,8 +74,8 @@ class Reconstruct(PixelTask):
             )
 
     def build_model(self) -> nn.Module:
-        channels, *size = self.image_shape
-        return MaskedAutoencoder(self.vit, self.config.decoder_depth, sides(size), channels)
+        channels, size = self.image_shape[0], self.image_shape[1:]
+        return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
 
     def train_loader(self, batches: DrawnBatches) -> "MaskedTrainBatches":
         return MaskedTrainBatches(batches, self.patches)
@@ -176,9 +175,9 @@ class Autoregress(PixelTask):
     config: AutoregressConfig
 
     def build_model(self) -> nn.Module:
-        channels, *size = self.image_shape
+        channels, size = self.image_shape[0], self.image_shape[1:]
         return Autoregressor(
-            self.vit, self.config.decoder_depth, sides(size), channels, self.config.given_rows
+            self.vit, self.config.decoder_depth, size, channels, self.config.given_rows
         )
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

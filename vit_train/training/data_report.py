@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import mean, median
 
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from vit_train.base.log import logger
+from vit_train.base.setting import Size
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import write_text
 from vit_train.data.config import FolderConfig
@@ -40,10 +41,12 @@ def report_data(config: DataReportConfig) -> None:
     if isinstance(data, FolderConfig):
         for split, part in parts.items():
             paths = [Path(data.root, name) for name in part.all_names]
-            logger.info(f"{split} files: {sizes(paths)}")
+            seen = sizes(paths)
+            advice = shape(seen) if split == "train" else ""
+            logger.info(f"{split} files: {in_words(seen)}{advice}")
     found = faults(loaded, parts)
     for problem, rows in found.items():
-        logger.info(f"{problem}: {len(rows):,}{listed([in_words(*row) for row in rows])}")
+        logger.info(f"{problem}: {len(rows):,}{listed([as_line(*row) for row in rows])}")
     table = [(problem, *row) for problem, rows in found.items() for row in rows]
     Path(config.out).parent.mkdir(parents=True, exist_ok=True)
     write_text(Path(config.out), csv_text([COLUMNS, *table]))
@@ -66,31 +69,38 @@ def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
     )
 
 
-def sizes(paths: Sequence[Path]) -> str:
-    """Describe the sizes of image files in pixels, before they are scaled."""
+def sizes(paths: Sequence[Path]) -> list[Size]:
+    """Return the heights and widths of image files as they are seen, before they are scaled."""
     found = []
     for path in paths:
         with Image.open(path, formats=FORMATS) as image:
-            found.append(image.size)
-    found.sort(key=math.prod)
-    chosen = (found[0], found[len(found) // 2], found[-1])
-    smallest, middle, largest = (f"{width}×{height}" for width, height in chosen)
-    share = mean(width != height for width, height in found)
-    return (
-        f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square{shape(found)}"
-    )
+            is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+            found.append((image.width, image.height) if is_turned else (image.height, image.width))
+    return found
 
 
-def shape(found: Sequence[tuple[int, int]]) -> str:
-    """Return advice on data.image_size for widths and heights; "" for square or various images."""
-    ratios = [height / width for width, height in found]
-    usual = math.sqrt(median(ratios))
+def in_words(found: Sequence[Size]) -> str:
+    """Describe heights and widths in pixels."""
+    ordered = sorted(found, key=math.prod)
+    chosen = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
+    smallest, middle, largest = (f"{width}×{height}" for height, width in chosen)
+    share = mean(height != width for height, width in found)
+    return f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
+
+
+def shape(found: Sequence[Size]) -> str:
+    """Return advice on data.image_size for heights and widths; "" for square or various images."""
+    ratios = [height / width for height, width in found]
+    usual = median(ratios)
+    longer = max(usual, 1 / usual)
     # Multiples of 8 pixels, with about the area of the usual 64 by 64.
-    size = [8 * max(1, round(8 * side)) for side in (usual, 1 / usual)]
-    alike = mean(abs(math.log(ratio / usual**2)) < SAME_SHAPE for ratio in ratios)
-    if alike < MOST or len({*size}) == 1:
+    short = 8 * max(1, round(8 / longer**0.5))
+    long = 8 * round(short * longer / 8)
+    height, width = (long, short) if usual > 1 else (short, long)
+    alike = mean(abs(math.log(ratio / usual)) < SAME_SHAPE for ratio in ratios)
+    if alike < MOST or height == width:
         return ""
-    return f": data.image_size=[{size[0]},{size[1]}] (height, width) keeps the shape of {alike:.0%}"
+    return f": data.image_size=[{height},{width}] (height, width) keeps the shape of {alike:.0%}"
 
 
 Row = Sequence[str]
@@ -124,7 +134,7 @@ def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]
     return found | copies
 
 
-def in_words(split: str, image: str, label: str, *more: str) -> str:
+def as_line(split: str, image: str, label: str, *more: str) -> str:
     """Return a line for the terminal about the image or the two images of a row."""
     other_split, other_image, other_label, detail = more
     if not split:

@@ -80,10 +80,10 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
 def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
     """Describe which pretrained weights are used, and why others are not."""
     layout = f" ({found.layout}'s layout)" if found.layout else ""
-    theirs, table = (each.get("pos_embed.0.weight") for each in (found.state, ours.state_dict()))
     positions = ""
-    if theirs is not None and table is not None and theirs.shape != table.shape:
-        positions = f", its {theirs.shape[1]} positions resized to {table.shape[1]}"
+    if len(ours.pos_embed) and found.grid != ours.grid:
+        grids = (" by ".join(map(str, each)) for each in (found.grid, ours.grid))
+        positions = ", its {} positions resized to {}".format(*grids)
     same = "classes" if found.classes else "number of classes (their names are unknown)"
     assumed = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
     normalized = (

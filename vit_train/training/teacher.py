@@ -2,10 +2,11 @@
 
 import torch
 
-from vit_train.base.setting import shortest
-from vit_train.base.text import by, listed
+from vit_train.base.setting import in_pixels, shortest
+from vit_train.base.text import listed
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Source
+from vit_train.model.config import typed
 from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import Trained, load
 from vit_train.tasks.classify import Distill, Teacher
@@ -34,8 +35,8 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
         )
     elif meta.image_shape != data.image_shape:
         problem = (
-            f"the teacher was trained on images of {by(size)} pixels, but this run's images "
-            f"have {by(data.image_shape[1:])}: set data.image_size={shortest(size)}"
+            f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
+            f"{in_pixels(data.image_shape[1:])}: set {typed({'data.image_size': shortest(size)})}"
         )
     if problem:
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")

@@ -86,12 +86,13 @@ class Terminal(Callback):
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
     """Describe a run: its data, model, amount of work, folder `path`, and starting point."""
-    sizes, (_, *size), classes = setup.sizes, setup.data.image_shape, setup.data.classes
+    sizes, (_, height, width), classes = setup.sizes, setup.data.image_shape, setup.data.classes
+    order = "" if height == width else " (height × width)"
     cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
     balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
     lines = {
         "data": f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
-        f"validation, {counted(sizes['test'], 'test image')}, {'×'.join(map(str, size))}, "
+        f"validation, {counted(sizes['test'], 'test image')}, {height}×{width}{order}, "
         f"{counted(len(classes), 'tag' if setup.train_set.has_tags else 'class')}",
         "model": f"{parameter_breakdown(setup.model)}{cost}",
         "work": work_line(setup),

@@ -80,7 +80,7 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     Let h be the histogram, m the greatest value that occurs and q = ⌊(Σh − h[m]) / 255⌋. A value
     v becomes ⌊(Σ_{u<v} h[u] + ⌊q/2⌋) / q⌋. A channel with q = 0 is unchanged.
     """
-    pixels = images.flatten(2).flatten(0, 1).long()  # (N·C, S·S)
+    pixels = images.flatten(2).flatten(0, 1).long()  # (N·C, H·W)
     levels = torch.arange(BOUND + 1, device=images.device)
     # All histograms as one: scatter_add_ in one dimension is deterministic on a GPU, too.
     rows = torch.arange(len(pixels), device=images.device).unsqueeze(1) * len(levels)
@@ -137,12 +137,12 @@ def make_round(operation: Tensor, magnitude: Tensor, size: Size) -> Round:
     counterclockwise. The arguments must be on the CPU, because a GPU's sine differs.
     """
     one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    middle, center = (magnitude * side / 2 for side in size)
+    half_height, half_width = (magnitude * side / 2 for side in size)
     shift, angle = -magnitude.trunc(), magnitude.deg2rad()
     cos, sin = angle.cos(), angle.sin()
     rows = (
-        (one, magnitude, middle, zero, one, zero),  # ShearX
-        (one, zero, zero, magnitude, one, center),  # ShearY
+        (one, magnitude, half_height, zero, one, zero),  # ShearX
+        (one, zero, zero, magnitude, one, half_width),  # ShearY
         (one, zero, shift, zero, one, zero),  # TranslateX
         (one, zero, zero, zero, one, shift),  # TranslateY
         (cos, -sin, zero, sin, cos, zero),  # Rotate

@@ -84,7 +84,7 @@ class Magnitudes:
 def moderate(size: Size, bins: int) -> Magnitudes:
     """Return the magnitudes of RandAugment and AutoAugment.
 
-    The largest shift is 150/331 of the image's side, as in AutoAugment's paper.
+    The largest shift is 150/331 of the image's height or width, as in AutoAugment's paper.
     """
     height, width = size
     return Magnitudes(size, 0.3, (150 / 331 * height, 150 / 331 * width), 30, 0.9, 4, bins)

@@ -212,10 +212,10 @@ class Mixer:
         chance = self.config.mix_prob * (epoch < (self.config.mix_epochs or math.inf))
         mixed = rng.random(count) < chance
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
-        sides = np.array(self.size)[:, None]
-        half = (0.5 * np.sqrt(1 - share) * sides).astype(np.int64)
+        lengths = np.array(self.size)[:, None]
+        half = (0.5 * np.sqrt(1 - share) * lengths).astype(np.int64)
         center = np.stack([rng.integers(side, size=count) for side in self.size])
-        low, high = (center - half).clip(min=0), (center + half).clip(max=sides)
+        low, high = (center - half).clip(min=0), (center + half).clip(max=lengths)
         outside, inside = np.where(cuts, 1.0, share), np.where(cuts, 0.0, share)
         return Mixture(*map(torch.from_numpy, (outside, inside, *low, *(high - low))))
 
