@@ -511,14 +511,13 @@ def decode_slowly(paths: list[Path], log: Path, seconds: float) -> None:
         return read_image(path, reading)
 
     module.read_image = noted
-    assert len(decode_cached(paths, Reading(8)).images[:]) == len(paths)
+    assert len(decode_cached(paths, Reading((8, 8))).images[:]) == len(paths)
 
 
 @posix
-@pytest.mark.usefixtures("cache")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
 def test_one_process_decodes_while_others_wait_and_another_one_if_it_is_killed(
-    tmp_path: Path,
+    tmp_path: Path, cache: Path
 ) -> None:
     paths = [save(tmp_path / f"{number}.png") for number in range(10)]
     log = tmp_path / "log.txt"
@@ -538,6 +537,7 @@ def test_one_process_decodes_while_others_wait_and_another_one_if_it_is_killed(
     lines = map(str.split, log.read_text().splitlines())
     names = [name for process, name in lines if process != str(first.pid)]
     assert sorted(names) == sorted(path.name for path in paths)
+    assert not [*cache.glob("*.partial")]
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -270,6 +270,8 @@ def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
     black, lost = bytes(3 * math.prod(reading.size)), np.full(len(paths), np.nan, np.float32)
     if entry.is_file():
         logger.warning(f"decoding again, because {entry}, a cache, is damaged or out of date")
+    for left in entry.parent.glob(f"{entry.name}.*.partial"):
+        left.unlink()  # by a process that was killed while it held the lock
     with replacing(entry) as file:
         for index, result in enumerate(decode_each(paths, reading)):
             if isinstance(result, BrokenImage):
