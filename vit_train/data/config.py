@@ -204,7 +204,7 @@ class FolderConfig(DataConfig):
     fit: str = setting(
         "stretch",
         "How images of another shape take the shape of data.image_size: stretch them, crop them "
-        "to their central part of that shape, or pad them with gray.",
+        "to the largest central part of that shape, or pad them with gray.",
         choices=FIT,
     )
     white_level: int | None = setting(
