@@ -60,7 +60,7 @@ TRAIN = {
     "data.train_images=90 data.test_images=9 data.val_subset=10": "choose at most 9",
     "data.cv_folds=5 data.cv_fold=5": "data.cv_fold=5, data.cv_folds=5: set data.cv_folds to",
     "data.cv_folds=5 data.cv_fold=0 data.val=none": "takes validation images from the training",
-    "data=folder data.root=x data.image_size=null": "data.image_size must not be null for data=folder",
+    "data=folder data.root=x data.image_size=null": "must not be null for data=folder",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
     "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 pixels would",
     "data.test_images=20000000000": "images of 32 by 32 pixels would take 122,880 GB",
@@ -277,7 +277,7 @@ TYPED = {
     f"{NEW} task=distill task.teacher=mae": "task=reconstruct does not classify images",
     f"{NEW} task=distill task.teacher=nowhere": "no checkpoint at nowhere",
     f"{NEW} task=distill task.teacher=builtin:cifar10": "the teacher's classes are airplane",
-    f"{NEW} task=distill task.teacher=run data.image_size=40": "by 40 pixels: set data.image_size=32",
+    f"{NEW} task=distill task.teacher=run data.image_size=40": "pixels: set data.image_size=32",
     # a model that cannot be described
     "vit-inspect image_size=33": "must divide the image size 33",
     "vit-inspect image_size=0": "image_size=0 must be a positive number of pixels",
