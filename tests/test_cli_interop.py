@@ -69,7 +69,9 @@ def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None
     rates = ["optim.lr=1e-3", "optim.layer_decay=0.1", "optim.head_lr_scale=3"]
     rates += ["optim.weight_decay=0", "optim.warmup_epochs=0", "train.batch_size=54"]
     said = run.succeeds("vit-train", *TRAIN, *rates, "init_from=theirs").said
-    assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
+    assert (
+        "the encoder of theirs (timm's layout), its 10 by 10 positions resized to 8 by 8;" in said
+    )
     assert (
         "the pretrained head is reused, because both models have the same number of classes "
         "(their names are unknown)" in said

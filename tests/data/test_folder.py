@@ -529,12 +529,14 @@ def test_one_process_decodes_while_others_wait_and_another_one_if_it_is_killed(
     for other in others:
         other.start()
     time.sleep(0.5)
-    assert {line.split()[0] for line in log.read_text().splitlines()} == {str(first.pid)}
+    assert {line.split()[0] for line in log.read_text(encoding="utf-8").splitlines()} == {
+        str(first.pid)
+    }
     first.kill()
     for other in others:
         other.join()
         assert other.exitcode == 0
-    lines = map(str.split, log.read_text().splitlines())
+    lines = map(str.split, log.read_text(encoding="utf-8").splitlines())
     names = [name for process, name in lines if process != str(first.pid)]
     assert sorted(names) == sorted(path.name for path in paths)
     assert not [*cache.glob("*.partial")]
