@@ -12,7 +12,6 @@ import torch
 from hydra import compose, initialize_config_dir
 from test_docs import ROOT, anchors
 
-from vit_train.model.build import count_flops
 from vit_train.results.gather import read_groups
 from vit_train.results.table import (
     ACCURACY,
@@ -23,7 +22,7 @@ from vit_train.results.table import (
     tflop,
 )
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
-from vit_train.tasks.make import make_task
+from vit_train.tasks.make import count_flops, make_task
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -165,6 +164,6 @@ def test_a_recipe_keeps_to_its_budget(
     experiment: str, images: int, size: int, most: float, tflop: float
 ) -> None:
     config = composed(experiment)
-    flops = count_flops(config.model, (3, size, size), 10).training
+    flops = count_flops(config.task, config.model, (3, size, size), 10).training
     assert images * config.train.epochs * flops / 1e12 <= tflop
     assert parameters(config, size) < most

@@ -49,7 +49,7 @@ GPU = torch.device("cuda:0")
 STRONG = AugmentConfig(
     policy="randaugment", erase_prob=0.25, mixup_alpha=0.8, cutmix_alpha=1.0, crop_scale=0.5
 )
-VIT = ViTConfig(embed_dim=16, depth=2, num_heads=2)
+VIT = ViTConfig(embed_dim=16, depth=2, num_heads=2, patch_dropout=0.5)
 DROPOUT = ViTConfig(
     embed_dim=16, depth=2, num_heads=2, kernels="scratch", positions="relative", dropout=0.1,
     branch_dropout=0.1, drop_path=0.1,

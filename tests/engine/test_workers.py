@@ -115,7 +115,8 @@ def test_dropout_depends_on_neither_threads_nor_micro_batches(
     def weights(cores: int, seed: int, micro_batch: int | None = None) -> torch.Tensor:
         monkeypatch.setattr(module, "CORES", cores)
         torch.manual_seed(0)
-        config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
+        dropped = {"dropout": 0.2, "branch_dropout": 0.1, "drop_path": 0.3, "patch_dropout": 0.5}
+        config = ViTConfig(embed_dim=16, depth=2, **dropped)
         model = VisionTransformer(config, 8).double()
         task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
         make_trainer(model, loader, task, seed=seed, epochs=1, micro_batch=micro_batch).fit()

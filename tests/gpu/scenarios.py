@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import fakecuda
@@ -145,6 +145,20 @@ def advance(trainer: Trainer, draws: tuple[Tensor, ...]) -> None:
     """Take a step as the loop does."""
     trainer.graphed_step(trainer.schedule(), *draws)
     trainer.step += 1
+
+
+def restarted() -> str:
+    """Take steps with half of the patches, then with all of them: other work, another graph."""
+    trainer = make(model=small(patch_dropout=0.5, patch_dropout_epochs=1)).trainer
+    graphs = []
+    for epoch in range(2):
+        trainer.set_epoch(epoch)
+        for draws in islice(trainer.train_loader.draws(epoch), 6):
+            advance(trainer, draws)
+        graphs.append(trainer.graphed_step.graph)
+    return (
+        "done, as graphs" if all(graphs) and graphs[0] is not graphs[1] else f"NO GRAPH: {graphs}"
+    )
 
 
 def deterministic(**settings: Any) -> str:
@@ -283,6 +297,7 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"run {table} {kernels} {precision}", partial(run, model=model, **more)
     for (name, settings), precision in product(RUNS.items(), PRECISIONS):
         yield f"run {name} {precision}", partial(run, precision=precision, **settings)
+    yield "run patch dropout", restarted
     yield "capture that waits", invalid
     for name, ones in {"graph": {}, "without one": {"cuda_graph": False}}.items():
         yield f"evaluation {name}", partial(evaluation, **ones)

@@ -14,6 +14,7 @@ from vit_train.model.layers import (
     Dropout,
     DropPath,
     Mlp,
+    PatchDropout,
     norms_of,
     scratch_gelu,
     scratch_layer_norm,
@@ -190,3 +191,15 @@ def test_dropout_of_each_image_keeps_the_expectation_in_bf16(rate):
 def test_drop_path_is_the_identity_in_evaluation_and_at_rate_zero(rate, training):
     x = drawer(10)(8, 3, 4)
     assert torch.equal(DropPath(rate).train(training)(x), x)
+
+
+def test_patch_dropout_keeps_as_many_patches_of_each_image_and_none_more_often():
+    torch.manual_seed(0)
+    drop, patches = PatchDropout(0.25, epochs=2), torch.zeros(4000, 8, 3)
+    kept = drop(patches)
+    assert kept.shape == (4000, 6) and all(len(set(row)) == 6 for row in kept.tolist())
+    shares = kept.flatten().bincount(minlength=8) / 4000
+    torch.testing.assert_close(shares, torch.full((8,), 0.75), rtol=0, atol=0.03)
+    assert drop.eval()(patches) is None and drop.train()(patches) is not None
+    assert [drop.set_epoch(epoch) for epoch in range(4)] == [False, False, True, False]
+    assert drop(patches) is None and PatchDropout(0.99, None)(patches).shape == (4000, 1)

@@ -11,6 +11,7 @@ from torch import nn
 from vit_train.interop.libraries import TORCHVISION
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout
+from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.pos_embed import POSITIONS
 from vit_train.model.vit import VisionTransformer
 
@@ -181,6 +182,28 @@ def test_images_of_another_shape_are_refused(shape):
     with pytest.raises(ValueError, match=r"expected images \(B, 3, 16, 16\), got ") as caught:
         build()(torch.zeros(shape, dtype=torch.float64))
     assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+def test_what_a_dropped_patch_shows_changes_nothing_and_the_others_keep_their_places(head):
+    model, batch = build(head=head, registers=1, patch_dropout=0.5).train(), images()
+    kept = torch.tensor([[3, 9, 12, 14]] * BATCH)
+    model.patch_dropout.forward = lambda patches: kept
+    patches = patchify(batch, 4)
+    others = torch.full_like(patches, 7)
+    others[:, kept[0]] = patches[:, kept[0]]
+    logits = model(batch)
+    torch.testing.assert_close(model(unpatchify(others, 4, (SIZE, SIZE))), logits)
+    assert (model(batch.flip(3)) - logits).abs().max() > 0.01
+    kept = torch.arange(TOKENS - 1).flip(0).expand(BATCH, -1)  # all, in another order
+    plain = build(head=head, registers=1)
+    torch.testing.assert_close(model(batch), plain(batch), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary_2d"])
+def test_patches_are_dropped_only_with_absolute_positions(positions):
+    with pytest.raises(ValueError, match=r"patch_dropout=0\.5 needs absolute positions"):
+        build(positions=positions, patch_dropout=0.5)
 
 
 @pytest.mark.parametrize("rates", [[0], [0, 0.3], [0, 0.1, 0.2, 0.3]], ids=len)

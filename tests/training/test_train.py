@@ -32,6 +32,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
+from vit_train.tasks.make import count_flops
 from vit_train.training import setup
 from vit_train.training.first_model import freeze_encoder
 from vit_train.training.setup import Setup, augmented, set_up
@@ -217,10 +218,11 @@ def parts(
     seed: int = 0,
     task: TaskConfig | None = None,
     processes: Processes = ALONE,
+    model: dict[str, Any] | None = None,
     **data: object,
 ) -> Setup:
     config = TrainConfig(
-        model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8),
+        model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8, **(model or {})),
         task=task or ClassifyConfig(),
         data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
         seed=seed,
@@ -249,6 +251,24 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
     monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
+
+
+def test_arithmetic_is_counted_with_the_patches_that_are_left() -> None:
+    """As for images of three patches, but the embedding of the fourth is computed before."""
+    setup = parts(model={"patch_dropout": 0.25, "patch_dropout_epochs": 2})
+    epoch = len(setup.train_loader) * setup.train_loader.batch_size
+    one, two, three = (setup.training_tflop(number * epoch) for number in (1, 2, 3))
+    narrow = count_flops(ClassifyConfig(), parts().config.model, (3, 8, 24), 10)
+    embedding = 2 * 2 * (3 * 8 * 8) * 8  # forward, and the gradient of its weights
+    assert one == pytest.approx(epoch * (narrow.training + embedding) / 1e12)
+    assert two == pytest.approx(2 * one)
+    assert three - two == pytest.approx(parts().training_tflop(epoch))
+
+
+def test_arithmetic_with_a_decoder_is_counted_too() -> None:
+    """The encoder of one patch of four, and the decoder of all four."""
+    flops = parts(task=ReconstructConfig(decoder_depth=1)).flops
+    assert flops.training > 2 * flops.forward > 0
 
 
 def test_the_metric_of_even_classes_is_the_accuracy_unless_they_were_made_even() -> None:

@@ -48,9 +48,18 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
     """Return a tensor shaped like `like` (B,…): each value is 1 with `probability`, otherwise 0."""
-    drawn = torch.empty_like(like)
+    return filled(torch.empty_like(like), Tensor.bernoulli_, probability)
+
+
+def uniform(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return a tensor of `shape` (B,…) with values drawn uniformly from [0, 1)."""
+    return filled(torch.empty(shape, device=device), Tensor.uniform_)
+
+
+def filled(tensor: Tensor, draw: Callable[..., Tensor], *arguments: float) -> Tensor:
+    """Fill each image's part of the tensor (B,…) by `draw`, a method such as `Tensor.uniform_`."""
     if PER_IMAGE.generators is None:
-        return drawn.bernoulli_(probability)
-    for image, generator in zip(drawn, PER_IMAGE.generators(), strict=True):
-        image.bernoulli_(probability, generator=generator)
-    return drawn
+        return draw(tensor, *arguments)
+    for image, generator in zip(tensor, PER_IMAGE.generators(), strict=True):
+        draw(image, *arguments, generator=generator)
+    return tensor

@@ -107,6 +107,10 @@ class GraphedStep:
         self.replay = replay and device.type == "cuda"
         # PyTorch requires a stream other than the default one for the steps before a capture.
         self.side_stream = torch.cuda.Stream(device) if self.replay else None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the graph, because the next calls do other work than the captured call."""
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 

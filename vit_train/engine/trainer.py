@@ -191,6 +191,7 @@ class Trainer:
     def train_epoch(self) -> TrainLog | None:
         """Train to the end of this epoch; return its averages, or None after a requested stop."""
         self.evaluating = False
+        self.set_epoch(self.epoch)
         for draws in self.train_loader.draws(self.epoch, self.batch):
             if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
                 return None
@@ -207,6 +208,15 @@ class Trainer:
                 self.logged_at = time.perf_counter()
             self.notify("on_step")
         return self.read(self.epoch_averages)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the epoch, counted from 0, to the model's modules that have a `set_epoch`.
+
+        Such a method returns True if the shapes of the module's outputs change.
+        """
+        modules: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_epoch")]
+        if any([module.set_epoch(epoch) for module in modules]):
+            self.graphed_step.restart()
 
     def schedule(self) -> Tensor:
         """Return the number of the next step, counted from 1, its learning rate and its EMA rate.

@@ -5,11 +5,10 @@ To add a model, add a line to BUILDERS.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.base.setting import Size, in_pixels, registered
 from vit_train.model.cnn import SimpleCnn, SmallResNet
@@ -31,14 +30,6 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
     return registered(BUILDERS, config)(config, image_shape[1:], image_shape[0], num_classes)
 
 
-@dataclass(frozen=True)
-class Flops:
-    """FLOPs for one image: of the forward pass, and of training (forward and backward pass)."""
-
-    forward: int
-    training: int
-
-
 def counting_bytes(config: ModelConfig, image_size: Size) -> int:
     """Return the bytes of all layers' attention and its gradients for one image.
 
@@ -49,22 +40,6 @@ def counting_bytes(config: ModelConfig, image_size: Size) -> int:
     if not isinstance(config, ViTConfig):
         return 0
     return 3 * config.depth * attention_bytes(replace(config, kernels="scratch"), image_size)
-
-
-def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
-    """Return the FLOPs of a model's matrix products for one image (C,H,W).
-
-    A multiply-add counts as 2 FLOPs. Leave the state of the global random generator unchanged.
-    """
-    if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
-        config = replace(config, kernels="scratch", init="torch")
-    with torch.random.fork_rng(devices=[]):
-        model: nn.Module = build(config, image_shape, num_classes).eval()
-    with FlopCounterMode(display=False) as counter:
-        result = model(torch.zeros(1, *image_shape)).sum()
-        forward = int(counter.get_total_flops())
-        result.backward()
-    return Flops(forward, int(counter.get_total_flops()))
 
 
 def parameter_breakdown(model: nn.Module) -> str:

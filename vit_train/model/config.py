@@ -153,6 +153,19 @@ class ViTConfig(ModelConfig):
         at_least=0,
         below=1,
     )
+    patch_dropout: float = setting(
+        0.0,
+        "PatchDropout: share of each training image's patches that a classifier does not see. Half "
+        "of the patches take half of the time.",
+        at_least=0,
+        below=1,
+    )
+    patch_dropout_epochs: int | None = setting(
+        None,
+        "Number of epochs with PatchDropout, after which the model sees all patches; null: all "
+        "epochs.",
+        at_least=1,
+    )
     init: str = setting(
         "xavier",
         "Initialization of linear layers. xavier: Xavier-uniform, with zero biases and a zero "

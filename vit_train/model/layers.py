@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vit_train.base.rng import PER_IMAGE, bernoulli
+from vit_train.base.rng import PER_IMAGE, bernoulli, uniform
 from vit_train.base.setting import chosen
 from vit_train.model.config import ViTConfig
 from vit_train.model.functional import gelu_tanh
@@ -165,6 +165,31 @@ class DropPath(Dropout):
             return x
         keep = bernoulli(upcast(x[:, :1, :1]), 1 - self.rate)
         return (x * keep.div_(1 - self.rate)).to(x.dtype)
+
+
+class PatchDropout(Dropout):
+    """PatchDropout (Liu et al. 2023, arXiv:2208.07220): drops a share `rate` of an image's patches.
+
+    With `epochs`, only so many first epochs drop patches.
+    """
+
+    def __init__(self, rate: float, epochs: int | None) -> None:
+        super().__init__(rate)
+        self.epochs = epochs
+
+    def set_epoch(self, epoch: int) -> bool:
+        """Prepare for an epoch, counted from 0; return True if the number of patches changes."""
+        ends = bool(self.rate) and self.epochs is not None and epoch >= self.epochs
+        if ends:
+            self.rate = 0.0
+        return ends
+
+    def forward(self, patches: Tensor) -> Tensor | None:  # type: ignore[override]
+        """Return the indices (B,V) of random patches to keep of (B,N,D), or None to keep all."""
+        if not self.training or self.rate == 0:
+            return None
+        keep = max(1, round(patches.shape[1] * (1 - self.rate)))
+        return uniform(patches.shape[:2], patches.device).topk(keep, sorted=False).indices
 
 
 def init_normal(parameter: nn.Parameter, std: float) -> None:

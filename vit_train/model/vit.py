@@ -14,6 +14,7 @@ from vit_train.model.layers import (
     Head,
     LayerScale,
     Mlp,
+    PatchDropout,
     PreHead,
     init_normal,
     norms_of,
@@ -239,13 +240,16 @@ class Encoder(nn.Module):
         Return tokens (B,T,D) for a decoder, normalized by the final LayerNorm. T is V plus the
         number of tokens before the patches; for V = 0, T is 0.
         """
-        indices = visible
-        if visible.shape[1]:  # without visible patches, there is no token at all
-            count = self.config.prefix
-            first = torch.arange(count, device=visible.device).expand(len(visible), -1)
-            indices = torch.cat((first, visible + count), dim=1)
+        # Without visible patches, there is no token at all.
+        indices = self.token_indices(visible) if visible.shape[1] else visible
         x, _ = self.encode(gather(self.tokens(images), indices), indices=indices)
         return self.norm(x)  # type: ignore[no-any-return]
+
+    def token_indices(self, patches: Tensor) -> Tensor:
+        """Return the indices (B,T) of all tokens before the patches and of the `patches` (B,V)."""
+        count = self.config.prefix
+        first = torch.arange(count, device=patches.device).expand(len(patches), -1)
+        return torch.cat((first, patches + count), dim=1)
 
 
 def gather(x: Tensor, indices: Tensor | None) -> Tensor:
@@ -270,6 +274,12 @@ class VisionTransformer(Encoder):
     ) -> None:
         super().__init__(config, image_size, in_channels)
         dim = config.embed_dim
+        self.patch_dropout = PatchDropout(config.patch_dropout, config.patch_dropout_epochs)
+        if config.patch_dropout and make_positions(AttentionPositions, config, self.grid):
+            raise ValueError(
+                f"model.patch_dropout={config.patch_dropout} needs absolute positions, but "
+                f"model.positions={config.positions}"
+            )
         self.pre_head = PreHead()
         if config.head == "token_mlp":
             self.pre_head.extend([nn.Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)])
@@ -283,8 +293,12 @@ class VisionTransformer(Encoder):
         """Return the logits and, with `return_attention`, each block's attention (B,H,T,T)."""
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
+        tokens, indices = self.tokens(images), None
+        kept = self.patch_dropout(tokens[:, self.config.prefix :])
+        if kept is not None:
+            indices = self.token_indices(kept)
         x, attention = self.encode(
-            self.tokens(images), return_attention, num_queries=1 if class_only else None
+            gather(tokens, indices), return_attention, 1 if class_only else None, indices
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
         # LayerNorm acts on each token separately, so the class token can be normalized alone.

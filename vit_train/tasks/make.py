@@ -1,9 +1,13 @@
-"""Build a task from its settings; to add a task, add a line to TASKS."""
+"""Build a task from its settings and count its FLOPs; to add a task, add a line to TASKS."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.base.setting import registered
-from vit_train.model.config import ModelConfig
+from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.tasks.classify import Classify, Distill
 from vit_train.tasks.config import (
     AutoregressConfig,
@@ -31,3 +35,35 @@ def make_task(
 ) -> Task:
     """Build the task; raise ValueError if it does not support the model or the images (C,H,W)."""
     return registered(TASKS, config)(config, model, image_shape, num_classes)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs for one image: of the forward pass, and of training (forward and backward pass)."""
+
+    forward: int
+    training: int
+
+
+def count_flops(
+    config: TaskConfig,
+    model: ModelConfig,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    training: bool = False,
+) -> Flops:
+    """Return the FLOPs of the matrix products of a task's model for one image (C,H,W).
+
+    A multiply-add counts as 2 FLOPs. A teacher's products are not counted. The model drops patches
+    only if `training`. Leave the state of the global random generator unchanged.
+    """
+    if isinstance(model, ViTConfig):  # only explicit products are counted on every machine
+        model = replace(model, kernels="scratch", init="torch")
+    task = make_task(config, model, image_shape, num_classes)
+    with torch.random.fork_rng(devices=[]):
+        network = task.build_model().train(training)
+        with FlopCounterMode(display=False) as counter:
+            result = network.forward(*task.example_inputs()).sum()
+            forward = int(counter.get_total_flops())
+            result.backward()
+    return Flops(forward, int(counter.get_total_flops()))

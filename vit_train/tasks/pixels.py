@@ -77,6 +77,9 @@ class Reconstruct(PixelTask):
         channels, size = self.image_shape[0], self.image_shape[1:]
         return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
 
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        return *super().example_inputs(), torch.arange(self.visible).unsqueeze(0)
+
     def train_loader(self, batches: DrawnBatches) -> "MaskedTrainBatches":
         return MaskedTrainBatches(batches, self.patches)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, DrawnBatches, EvalBatches
@@ -32,6 +33,10 @@ class Task(Objective, Protocol):
 
     def build_model(self) -> nn.Module:
         """Build the task's model with newly initialized weights."""
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Return inputs of the model for one image."""
+        return (torch.zeros(1, *self.image_shape),)
 
     def prepare(self, labels: Tensor, weighted: bool = False) -> None:
         """Derive values for the loss, such as class weights, from the training labels (N,).

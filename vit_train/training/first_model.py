@@ -23,7 +23,7 @@ from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import batch_norms
 from vit_train.model.config import ViTConfig, differences, require_vit, typed
-from vit_train.model.layers import Dropout, DropPath
+from vit_train.model.layers import Dropout
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint
@@ -198,7 +198,7 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
             "init_from=RUN"
         )
     for module in encoder.modules():  # otherwise the head would learn from noise
-        if isinstance(module, Dropout | DropPath):
+        if isinstance(module, Dropout):
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(name.startswith(HEAD))

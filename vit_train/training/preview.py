@@ -19,14 +19,13 @@ from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.model.build import (
     bytes_of,
-    count_flops,
     counting_bytes,
     on_meta,
     parameter_breakdown,
 )
 from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.runs.settings import InspectConfig, SheetConfig
-from vit_train.tasks.make import make_task
+from vit_train.tasks.make import count_flops, make_task
 
 DRAWN_BYTES = 40  # bytes per pixel of a picture, while matplotlib scales it
 
@@ -71,7 +70,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
 
 
 def inspect_model(config: InspectConfig) -> None:
-    """Print a new model's parameters and, for a classifier, its FLOPs.
+    """Print a new model's parameters and its FLOPs.
 
     For a Vision Transformer that classifies, also print a permutation test and draw the position
     embeddings, if the model has any.
@@ -89,11 +88,9 @@ def inspect_model(config: InspectConfig) -> None:
     torch.manual_seed(config.seed)
     model = task.build_model()
     logger.info(parameter_breakdown(model))
-    if not task.needs_labels:  # PyTorch's counter cannot pass targets to a decoder
-        return
-    flops = count_flops(config.model, image_shape, classes).forward
+    flops = count_flops(config.task, config.model, image_shape, classes).forward
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
-    if not isinstance(model, Encoder):
+    if not isinstance(model, VisionTransformer):
         return
     without_positions = replace(model.config, positions="none", positions_at="stem")
     bare = VisionTransformer(without_positions, size, image_shape[0], classes)

@@ -1,5 +1,6 @@
 """The parts of a run, built from its config."""
 
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,10 +36,8 @@ from vit_train.engine.objective import TrainLoader
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.schedule import SCHEDULES
 from vit_train.model.build import (
-    Flops,
     attention_bytes,
     bytes_of,
-    count_flops,
     counting_bytes,
     on_meta,
     require_few_patches,
@@ -48,8 +47,7 @@ from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import statistics_of
-from vit_train.tasks.config import ClassifyConfig
-from vit_train.tasks.make import make_task
+from vit_train.tasks.make import Flops, count_flops, make_task
 from vit_train.tasks.task import Task, require_labels
 from vit_train.training.first_model import (
     fine_tuned,
@@ -113,24 +111,32 @@ class Setup:
 
     @cached_property
     def flops(self) -> Flops | None:
-        """Return the FLOPs of all matrix products for one image.
+        """Return the FLOPs of all matrix products for one image with all its patches.
 
-        The count does not depend on the machine. Return None for tasks with a decoder or a teacher,
-        and if counting would need too much memory.
+        The count does not depend on the machine. Return None if there is a teacher, or if counting
+        would need too much memory.
         """
-        config, shape = self.config, self.data.image_shape
-        fits = counting_bytes(config.model, shape[1:]) <= memory_bytes() / 4
-        if not isinstance(config.task, ClassifyConfig) or not fits:
-            return None
-        return count_flops(config.model, shape, len(self.data.classes))
+        fits = counting_bytes(self.config.model, self.data.image_shape[1:]) <= memory_bytes() / 4
+        return self.count_flops(training=False) if fits and not self.teacher else None
+
+    def count_flops(self, training: bool) -> Flops:
+        """Return the FLOPs for one image, with dropped patches if `training`."""
+        kinds, classes = (self.config.task, self.config.model), len(self.data.classes)
+        return count_flops(*kinds, self.data.image_shape, classes, training)
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this many images, or None if `flops` is None."""
         if self.flops is None:
             return None
         # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
-        flops = self.flops.forward if self.config.train.freeze else self.flops.training
-        return images * flops / 1e12
+        kind = "forward" if self.config.train.freeze else "training"
+        model, flops = self.config.model, images * getattr(self.flops, kind)
+        if isinstance(model, ViTConfig) and model.patch_dropout:
+            epoch = len(self.train_loader) * self.train_loader.batch_size
+            dropping = min(images, epoch * (model.patch_dropout_epochs or sys.maxsize))
+            saved = getattr(self.flops, kind) - getattr(self.count_flops(training=True), kind)
+            flops -= dropping * saved
+        return float(flops / 1e12)
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's unaugmented batches of a split, with the task's targets."""
