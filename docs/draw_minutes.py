@@ -17,12 +17,12 @@ RUNS = (
     ("cifar10_vit_long", "40 epochs, bf16\nAMD Zen 4", "#b5442e", (-30, 9)),
     ("cifar10_vit", "20 epochs, fp32\nIntel Xeon", "#1f5fa8", (10, -34)),
     ("cifar10_conv", "14 epochs, conv stem\nAMD EPYC (AVX2)", "#5b8c3a", (10, -12)),
-    ("clock_75_cpu_bf16", "5 epochs\nbf16, Zen 4", "#b5442e", (-30, 7)),
+    ("clock_80_cpu", "10 epochs,\nPatchDropout", "#b5442e", (-50, 9)),
     ("clock_75_cpu", "5 epochs, fp32\nEPYC (AVX2)", "#5b8c3a", (14, -34)),
 )
 # What others publish, on other hardware: minutes, accuracy, label.
 PUBLISHED = (
-    (30, 80.0, "CCT: 80 % in under 30 min\non 12 CPU cores", (-112, 20)),
+    (30, 80.0, "CCT: 80 % in under 30 min\non 12 CPU cores", (110, -96)),
     (30, 90.0, "CCT: 90 % in under 30 min\non an RTX 2080 Ti", (-6, 9)),
     (134, 90.92, "ViT 384/7, 6.3 M: 90.92 %\non a V100", (-66, 9)),
 )
