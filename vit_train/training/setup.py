@@ -129,14 +129,15 @@ class Setup:
         if self.flops is None:
             return None
         # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
-        kind = "forward" if self.config.train.freeze else "training"
-        model, flops = self.config.model, images * getattr(self.flops, kind)
+        # It also drops no patches.
+        if self.config.train.freeze:
+            return images * self.flops.forward / 1e12
+        model, flops = self.config.model, images * self.flops.training
         if isinstance(model, ViTConfig) and model.patch_dropout:
             epoch = len(self.train_loader) * self.train_loader.batch_size
             dropping = min(images, epoch * (model.patch_dropout_epochs or sys.maxsize))
-            saved = getattr(self.flops, kind) - getattr(self.count_flops(training=True), kind)
-            flops -= dropping * saved
-        return float(flops / 1e12)
+            flops -= dropping * (self.flops.training - self.count_flops(training=True).training)
+        return flops / 1e12
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's unaugmented batches of a split, with the task's targets."""
