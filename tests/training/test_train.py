@@ -377,11 +377,14 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
 
 def test_epochs_are_planned_for_a_time_and_nothing_else_changes(run: Run) -> None:
     run.fails("is too short for one epoch", "vit-train", *SMALL, "train.minutes=1e-6")
-    run.says("time for ", "vit-train", *SMALL, "train.minutes=0.02", "hydra.run.dir=planned")
-    epochs = read_json(Path("planned/summary.json"))["epochs"]
+    sweep = ["vit-train", "-m", "seed=0", *SMALL, "train.minutes=0.02", "hydra.sweep.dir=planned"]
+    run.says("time for ", *sweep)
+    run.says("planned/0 is finished", *sweep)
+    epochs = read_json(Path("planned/0/summary.json"))["epochs"]
     assert epochs >= 2  # a step takes a few milliseconds
     run.succeeds("vit-train", *SMALL, f"train.epochs={epochs}", "hydra.run.dir=same")
     planned, same = (
-        Checkpoint.load(Path(each, "checkpoints/last.safetensors")) for each in ("planned", "same")
+        Checkpoint.load(Path(each, "checkpoints/last.safetensors"))
+        for each in ("planned/0", "same")
     )
     torch.testing.assert_close(planned.model, same.model, rtol=0, atol=0)
