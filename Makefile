@@ -10,9 +10,9 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# A stamp is newer than its prerequisites exactly when what it stands for is installed.
+# A stamp file is up to date exactly when its packages are installed.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "vit_train needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.12")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "vit_train needs Python 3.11, 3.12 or 3.13: make setup PYTHON=python3.13")'
 	$(PYTHON) -m venv .venv
 	$(if $(CPU),$(INSTALL) --index-url https://download.pytorch.org/whl/cpu torch torchvision)
 	$(INSTALL) --editable .
@@ -36,7 +36,7 @@ help: ## list the targets
 
 setup: .venv/installed ## create .venv and install the project (CPU=1: PyTorch without CUDA)
 
-setup-dev: .venv/installed-dev ## add what the developers use: tests, linters, sweepers
+setup-dev: .venv/installed-dev ## add the developer tools: tests, linters, sweepers
 
 train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" adds overrides)
 	$(BIN)/vit-train experiment=quickstart $(ARGS)

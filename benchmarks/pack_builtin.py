@@ -64,7 +64,7 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
     calibration, classes = found["calibration"], found["classes"]
     shape = config["model"]
     about = (
-        f"A Vision Transformer that says which of {len(classes)} classes an image is: "
+        f"A Vision Transformer that classifies images into {len(classes)} classes: "
         f"{', '.join(classes)}. It has {summary['parameters']:,} parameters, patches of "
         f"{shape['patch_size']}, width {shape['embed_dim']}, {shape['depth']} layers and "
         f"{shape['num_heads']} heads."
@@ -80,8 +80,8 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
         f"**Probabilities** are calibrated with the temperature {calibration['temperature']:.3f}, "
         f"fitted on validation images: expected calibration error {percent(calibration['ece'])} % "
         f"before, {percent(calibration['ece_with_temperature'])} % after, in {found['precision']}.",
-        "**Limits**: it knows these classes alone, and images like those of its data set: small, "
-        "with one object in the middle. Anything else gets one of the classes, too.",
+        "**Limits**: it suits images like those of its data set: small, with one object in the "
+        "middle. It always answers with one of these classes, even for unrelated images.",
     ]
     lines = [f"# {PREFIX}{name}", "", *textwrap.wrap(about, WIDTH), ""]
     for point in points:

@@ -81,7 +81,7 @@ def test_two_processes_train_and_resume_one_run(
     place, (interrupted, forked, resumed, *_), errors = pairs
     assert interrupted.endswith("statuses 0 0 \n"), errors
     assert "fp32 on cpu in 2 processes" in interrupted
-    assert interrupted.count("stopped after step 1, because train.max_minutes is over") == 1
+    assert interrupted.count("stopped after step 1, because train.max_minutes has passed") == 1
     assert resumed.endswith("statuses 0 0 \n"), errors
     assert resumed.count("resuming after step 1") == 1
     assert forked.count("forks two after step 1") == 1 and forked.endswith("statuses 0 0 \n")

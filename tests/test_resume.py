@@ -174,7 +174,7 @@ def test_a_run_stops_in_time_and_resumes(run: Run, small_run: SmallRun) -> None:
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run.succeeds("vit-train", "resume=run")  # with the same limit: again one step
     assert "resuming after step 1" in outcome.out
-    assert "train.max_minutes is over (counted from each start" in outcome.out
+    assert "train.max_minutes has passed (counted from each start" in outcome.out
     assert "Resume with: vit-train resume=run\n" in outcome.out
     run.says("resuming after step 2", "vit-train", "resume=run", "train.max_minutes=60")
     assert_same_run(small_run("finished", "undisturbed"), Path("run"))

@@ -210,7 +210,7 @@ class FolderConfig(DataConfig):
     white_level: int | None = setting(
         None,
         "In grayscale images of more than 8 bits, the value that becomes white; null: the largest "
-        "value of 10, 12, 14 or 16 bits, as the training images need.",
+        "value of the fewest bits (10, 12, 14 or 16) that hold the training images.",
         at_least=1,
         at_most=65535,
     )

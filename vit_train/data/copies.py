@@ -1,4 +1,4 @@
-"""Find pictures that occur more than once: resaved, resized, or a little brighter or darker."""
+"""Find duplicate images: resaved, resized, or a little brighter or darker."""
 
 from collections.abc import Hashable, Sequence
 

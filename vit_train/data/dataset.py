@@ -431,7 +431,7 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
     fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(min=1)
     is_apart = torch.isin(unit, order[:fits])
     if is_apart.all():
-        raise ValueError("data.group leaves no image for training: there is only one group")
+        raise ValueError("data.group_by leaves no image for training: all images are in one group")
     return images.subset((~is_apart).nonzero().squeeze(1)), images.subset(
         is_apart.nonzero().squeeze(1)
     )

@@ -92,8 +92,8 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     tree, *others = trees.values()
     if others:
         raise ValueError(
-            "data.split_as divides images that are in no folder of a split; these images are "
-            "divided already: set data.split_as=null"
+            "data.split_as= is for images that are not yet divided into splits, but these are: "
+            "set data.split_as=null"
         )
     listed_in = TableConfig(file=str(Path(str(config.split_as), IMAGES)))
     before = {row["path"]: row["split"] for _, row in table_rows(listed_in)}
@@ -264,7 +264,7 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
     tree = trees["train"]
     names = sorted(set(chain(*tree.labels)))
     if tree.has_tags and not names:
-        raise ValueError(f"{tree.root} names no tag of a training image in its column tags")
+        raise ValueError(f"{tree.root} has no tags for training images (column tags)")
     if not names:
         raise ValueError(
             f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "

@@ -191,8 +191,8 @@ class LoopConfig(Settings):
     epochs: int = setting(30, "Passes over the training images.", at_least=1)
     minutes: float | None = setting(
         None,
-        "Replace train.epochs by the number of epochs that training, validation and the final test "
-        "can do in this many minutes, from the speed of the first steps; null: train.epochs.",
+        "Choose train.epochs so that training, validation and the final test fit into this many "
+        "minutes, from the speed of the first steps; null: use train.epochs.",
         above=0,
     )
     patience: int | None = setting(

@@ -82,8 +82,8 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
     if threshold is None:
         reached = [target for target, least in meta.thresholds.items() if least is not None]
         raise ValueError(
-            f"abstain={config.abstain} cannot be promised: on the validation images, no confidence "
-            f"reached this accuracy with certainty (reached: {', '.join(reached) or 'none'})"
+            f"abstain={config.abstain} is not available: on the validation images, no threshold "
+            f"reached this accuracy with 95 % certainty (reached: {', '.join(reached) or 'none'})"
         )
     return threshold
 

@@ -60,7 +60,7 @@ def find_suspects(config: SuspectsConfig) -> None:
     write_text(folder / "suspects.csv", csv_text([COLUMNS, *rows]))
     title = "Labels that are probably wrong, the most suspicious first"
     save(draw_sheet({title: shown}), folder / "suspects.png")
-    lines = [f"{name}: labeled {label}, rather {other}" for name, label, other, *_ in rows]
+    lines = [f"{name}: labeled {label}, probably {other}" for name, label, other, *_ in rows]
     logger.info(
         f"{counted(len(rows), 'suspect')} among {counted(len(images), 'image')}:{listed(lines)}\n"
         f"written to {folder}/: suspects.csv, suspects.png"
@@ -88,7 +88,9 @@ def held_out(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, 
         images = make_splits(data, own.data).named("val")
         batch_size = min(own.train.eval_batch_size, run.at_once)
         result = measure(run, run.precision, batch_size, images)
-        logger.info(f"{path}: {result.acc:.2%} of {counted(len(images), 'image')} as labeled")
+        logger.info(
+            f"{path}: {result.acc:.2%} of {counted(len(images), 'image')} predicted as labeled"
+        )
         parts.append(images)
         found.append(np.exp(result.predictions.log_probabilities))
     every = reduce(ImageSet.with_others, parts)

@@ -155,8 +155,8 @@ class ViTConfig(ModelConfig):
     )
     patch_dropout: float = setting(
         0.0,
-        "PatchDropout: share of each training image's patches that a classifier does not see. Half "
-        "of the patches take half of the time.",
+        "PatchDropout: share of each training image's patches that a classifier does not see. "
+        "0.5 about halves the time.",
         at_least=0,
         below=1,
     )

@@ -40,9 +40,7 @@ class EvalDataConfig(Settings):
     name: str | None = setting(
         None, "The source of the images, for example folder; null: the run's own source."
     )
-    root: str | None = setting(
-        None, "The folder that holds the images; null: the run's own folder."
-    )
+    root: str | None = setting(None, "The folder that holds the images; null: the run's data.root.")
     file: str | None = setting(
         None, "The CSV file that lists the images; null: the run's own (data.name=table)."
     )
@@ -169,7 +167,7 @@ class PredictConfig(TrainedConfig):
         None,
         "Predict only if the confidence is so high that, on images like the run's validation "
         f"images, at least this share ({', '.join(map(str, TARGETS))}) of the predictions is "
-        "correct; otherwise say unsure. Run vit-eval first.",
+        "correct; otherwise, print unsure. Run vit-eval first.",
         choices=TARGETS,
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
@@ -248,8 +246,8 @@ class ExportConfig(TrainedConfig):
     )
     normalize: bool = setting(
         True,
-        "With onnx and torch: if true, the exported model takes uint8 images and normalizes "
-        "them; if false, it takes normalized floats.",
+        "With onnx, onnx_int8 and torch: if true, the exported model takes uint8 images and "
+        "normalizes them; if false, it takes normalized floats.",
     )
     calibrated: bool = setting(
         False,
@@ -263,8 +261,8 @@ class ExportConfig(TrainedConfig):
         super().__post_init__()
         if not self.normalize and self.format not in ("onnx", "onnx_int8", "torch"):
             raise ValueError(
-                f"normalize=false is only for format=onnx and format=torch: format={self.format} "
-                "never normalizes images"
+                "normalize=false works only with format=onnx, onnx_int8 or torch: "
+                f"format={self.format} never normalizes images"
             )
 
 

@@ -63,7 +63,7 @@ class TagsConfig(ClassifyConfig):
     name: str = "tags"
     label_smoothing: float = setting(
         0.0,
-        "The targets of 0 and 1 become half of this, and 1 minus half of this.",
+        "With value s, the targets 0 and 1 become s/2 and 1 − s/2.",
         at_least=0,
         below=1,
     )

@@ -91,7 +91,7 @@ def why_stopped(trainer: Trainer, received: list[int]) -> str:
         return f"on {signal.Signals(received[0]).name}"
     if not trainer.stop_requested:
         return "because another process was stopped"
-    return "because train.max_minutes is over (counted from each start; null: no limit)"
+    return "because train.max_minutes has passed (counted from each start; null: no limit)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
