@@ -210,9 +210,10 @@ def test_a_table_is_trained_on_evaluated_and_compared_with_another(run: Run) -> 
     run.says("mine, test:", "vit-eval", "ckpt=run")
     settings = asdict(vit_train.load("run").meta.config) | {"data": {"file": "/home/me/mine.csv"}}
     assert portable(settings)["data"]["file"] == "mine.csv"
-    write_images("new", ["0.png", "1.png"])
-    Path("new.csv").write_text("path,label\nnew/0.png,a\nnew/1.png,b\n", encoding="utf-8")
-    run.says("new, test:", "vit-eval", "ckpt=run", "data.file=new.csv")
+    write_images("new/files", ["a0.png", "b0.png"])
+    Path("new/new.csv").write_text("path,label\nfiles/a0.png,a\nfiles/b0.png,b\n", encoding="utf-8")
+    outcome = run.says("new, test:", "vit-eval", "ckpt=run", "data.file=new/new.csv")
+    assert "left out" not in outcome.out  # as the images of these names beside mine.csv would be
     words = "data.file=new.csv is not a setting of data.name=folder"
     run.fails(words, "vit-eval", "ckpt=run", "data.name=folder", "data.file=new.csv")
 
@@ -353,7 +354,14 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
     run.succeeds("vit-eval", "ckpt=[run,grown]", "out=both")
     compared = {row["image"] for row in csv_rows("both/A/predictions.csv")}
     assert compared == {name for name, split in after.items() if split == "test"}
-    if groups:
+    new = write_images("others", photos(range(4)))
+    assert evaluated(run, "apart", "data.root=others", ckpt="grown")[0] == set(new)
+    if groups:  # a single new one is trained on
+        new = write_images("photos", photos(range(20, 21)))
+        Path("grown").rename("grown, twice")
+        run.succeeds(*LEARN, *fractions, "data.split_as=grown, twice", "hydra.run.dir=again")
+        parts = {row["path"]: row["split"] for row in csv_rows("again/images.csv")}
+        assert {parts[name] for name in new} == {"train"}
         return
     run.succeeds(*LEARN, "data.split_seed=1", "hydra.run.dir=anew")
     run.succeeds("vit-eval", "ckpt=[run,anew]", "out=others")

@@ -13,7 +13,6 @@ from vit_train.data.dataset import (
     make_splits,
     sample,
     set_apart,
-    stratified,
 )
 
 
@@ -67,10 +66,10 @@ def test_the_validation_subset_leaves_the_others_as_they_were() -> None:
 @pytest.mark.parametrize("count", [3, 40, 97, 400])
 def test_every_class_keeps_its_share(count: int) -> None:
     labels = DATA.train.labels
-    chosen = stratified(labels, count, seed=0)
-    assert len(chosen.unique()) == count
+    chosen = sample(DATA.train, count)
+    assert len(ids(chosen)) == count
     shares = torch.bincount(labels) / len(labels) * count
-    assert (torch.bincount(labels[chosen], minlength=3) - shares).abs().max() <= 1
+    assert (torch.bincount(chosen.labels, minlength=3) - shares).abs().max() <= 1
 
 
 def test_a_sample_shows_every_class_in_the_order_of_the_images() -> None:

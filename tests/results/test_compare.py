@@ -111,9 +111,10 @@ def test_what_may_change_a_result_makes_a_group(
     assert len(sizes(summary(0.5, 0, one), summary(0.6, 1, other))) == groups
 
 
-def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
+@pytest.mark.parametrize("source", ["folder", "table"])
+def test_runs_on_other_images_of_one_folder_are_no_repetitions(source: str) -> None:
     """A folder may have changed between two runs."""
-    photos = FOLDER | {"config.data.root": "photos"}
+    photos = FOLDER | {"config.data.name": source, "config.data.root": "photos"}
     seeds = {2: "aaaa", 1: "aaaa", 3: "bbbb"}
     runs = [summary(0.5, seed, photos, fingerprint=each) for seed, each in seeds.items()]
     assert labels(*runs) == ["root=photos (aaaa)", "root=photos (bbbb)"]

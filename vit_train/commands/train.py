@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import file_name, printable
-from vit_train.commands.command import import_own_parts, read_command
+from vit_train.commands.command import DATA_PATHS, import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
 from vit_train.commands.resuming import (
     begun_run,
@@ -29,6 +29,7 @@ from vit_train.commands.resuming import (
 from vit_train.commands.seeds import AUTO, run_until_decided
 from vit_train.runs.config import (
     CONF_DIR,
+    CONTINUED,
     GROUPS,
     TrainConfig,
     own_settings,
@@ -128,16 +129,7 @@ def say(text: str) -> None:
 
 
 # The settings that hold paths; a path without a key most likely means the first.
-PATHS = (
-    "resume",
-    "extend",
-    "fork",
-    "config",
-    "init_from",
-    "data.root",
-    "data.file",
-    "task.teacher",
-)
+PATHS = (*CONTINUED, "init_from", *DATA_PATHS, "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 

@@ -92,7 +92,7 @@ class ImagesOnDisk:
         return self.shape.numel()
 
     def split(self, count: int) -> Iterator[Tensor]:
-        return (self[first : first + count] for first in range(0, len(self), count))
+        return (self[first : first + count] for first in range(0, max(1, len(self)), count))
 
     def to(self, device: torch.device) -> Any:
         return self if device.type == "cpu" else self[:].to(device)
@@ -186,8 +186,7 @@ class ImageSet:
 
     def divided(self, chosen: Tensor) -> tuple["ImageSet", "ImageSet"]:
         """Return the other images and those that are `chosen`, bool (N,)."""
-        rest, apart = (each.nonzero().squeeze(1) for each in (~chosen, chosen))
-        return self.subset(rest), self.subset(apart)
+        return self.subset(~chosen), self.subset(chosen)
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Return what may not be split, groups or single images, in two tensors.
@@ -293,7 +292,7 @@ def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
     """
     if keys is None:
         return images
-    return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
+    return images.subset(~are_among(images.images, keys))
 
 
 def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
@@ -403,12 +402,12 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
         raise ValueError(
             f"data.{field}={count} is more than the number of images: choose at most {len(images)}"
         )
-    return images.subset(stratified(images.labels, count, config.split_seed))
+    return sample(images, count, config.split_seed)
 
 
-def sample(images: ImageSet, count: int) -> ImageSet:
-    """Return a fixed, stratified sample of `count` images, or all images if there are fewer."""
-    return images.subset(stratified(images.labels, min(count, len(images)), seed=0))
+def sample(images: ImageSet, count: int, seed: int = 0) -> ImageSet:
+    """Return a stratified random sample of `count` images, or all images if there are fewer."""
+    return images.subset(spread(images.labels, seed)[:count].sort().values)
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
@@ -432,14 +431,7 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
     is_apart = torch.isin(unit, order[:fits])
     if is_apart.all():
         raise ValueError("data.group_by leaves no image for training: all images are in one group")
-    return images.subset((~is_apart).nonzero().squeeze(1)), images.subset(
-        is_apart.nonzero().squeeze(1)
-    )
-
-
-def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Return the sorted indices of a stratified random sample of `count` images; see `spread`."""
-    return spread(labels, seed)[:count].sort().values
+    return images.divided(is_apart)
 
 
 def strata(labels: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
     `classes` are the model's classes; raise ValueError for images of any other class. Also raise
     ValueError in the cases that `load_folder` names.
     """
-    trees = find_trees(config)
+    trees = find_trees(replace(config, split_as=None))
     if len(trees) == 1:
         trees = {"test": trees["train"]}
     tree = trees.get(split)

@@ -110,7 +110,8 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     new = [number for number, of in enumerate(unit) if of not in parts]
     rest = files.subset(torch.tensor(new, dtype=torch.int64))
     for part, share in {"test": "test_fraction", "val": "val_fraction"}.items():
-        if round(len(rest) * getattr(config, share)) and (part == "test" or config.val == "split"):
+        count = round(len(rest) * getattr(config, share)) if len(rest.units()[0]) > 1 else 0
+        if count and (part == "test" or config.val == "split"):
             rest, apart = set_apart(rest, share, config)
             parts |= {unit[number]: part for number in apart.images.tolist()}
     return {

@@ -221,7 +221,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     known = {
         key: value for key, value in settings.items() if not is_among(key, (*INCIDENTAL, *ROUNDING))
     }
-    if settings.get("data.name") == "folder":
+    if settings.get("data.name") in ("folder", "table"):
         root, mark = settings["data.root"], summary.get("fingerprint")
         # The images may have changed between two runs.
         known["data.root"] = f"{shortened(Path(root).name, 30)} ({mark})" if mark else root

@@ -95,6 +95,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     )
     if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
+    if given.file is not None:
+        start = start | {"root": ""}
     # The run's own addresses and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
         start = start | {"urls": preset_urls(name)}

@@ -40,7 +40,9 @@ class EvalDataConfig(Settings):
     name: str | None = setting(
         None, "The source of the images, for example folder; null: the run's own source."
     )
-    root: str | None = setting(None, "The folder that holds the images; null: the run's data.root.")
+    root: str | None = setting(
+        None, "The folder that holds the images; null: the run's, or that of data.file."
+    )
     file: str | None = setting(
         None, "The CSV file that lists the images; null: the run's own (data.name=table)."
     )
