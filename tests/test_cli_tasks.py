@@ -16,8 +16,8 @@ from torch import Tensor
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING
 

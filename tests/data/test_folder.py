@@ -18,14 +18,7 @@ from vit_train.data import decode as module
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
-from vit_train.data.dataset import (
-    ImageSet,
-    ImagesOnDisk,
-    channel_statistics,
-    image_keys,
-    make_splits,
-    resize,
-)
+from vit_train.data.dataset import ImageSet, ImagesOnDisk, channel_statistics, image_keys, resize
 from vit_train.data.decode import (
     GRAY,
     BrokenImage,
@@ -37,6 +30,7 @@ from vit_train.data.decode import (
 )
 from vit_train.data.image_files import NAMED_FORMATS, WRONG_FORMAT
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
 from vit_train.data.train_batches import TrainBatches
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,9 @@ from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
 from vit_train.data.config import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
-from vit_train.data.dataset import make_splits, resize
+from vit_train.data.dataset import resize
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,8 @@ import torch
 from conftest import SMALL_MODEL, Run, csv_rows
 
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import (
-    Dataset,
-    ImageSet,
-    Splits,
-    make_splits,
-    sample,
-    set_apart,
-)
+from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.splits import Splits, make_splits, sample, set_apart
 
 
 def numbered(count: int, offset: int) -> ImageSet:

@@ -10,8 +10,9 @@ import torch
 from conftest import write_images
 
 from vit_train.data.config import DataConfig, FolderConfig, TableConfig
-from vit_train.data.dataset import Dataset, ImageSet, make_splits, set_apart
+from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits, set_apart
 
 PHOTOS = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(6)]
 
@@ -87,7 +88,7 @@ def test_a_table_gives_each_image_its_tags() -> None:
     assert data.train.class_counts(2) == [1, 1]
     with pytest.raises(ValueError, match=r"has tags that photos/labels.csv does not have: c\."):
         load_dataset(table(rows("path,tags,split", [*lines, f"{PHOTOS[3]},b|c,test"])))
-    with pytest.raises(ValueError, match="names no tag of a training image"):
+    with pytest.raises(ValueError, match="has no tags for training images"):
         load_dataset(table(rows("path,tags,split", lines[1:])))
 
     often, rare = torch.arange(200) % 2 == 0, torch.arange(200) % 25 == 0
@@ -139,5 +140,5 @@ def test_a_group_is_on_one_side_of_every_split_and_fold() -> None:
     assert sorted(seen) == list(range(len(images)))
     with pytest.raises(ValueError, match="needs at least 41 groups, but there are only 40"):
         make_splits(Dataset(images, images, ("a",)), DataConfig(cv_folds=41, cv_fold=0))
-    with pytest.raises(ValueError, match="only one group"):
+    with pytest.raises(ValueError, match="all images are in one group"):
         set_apart(grouped([5]), "val_fraction", DataConfig())

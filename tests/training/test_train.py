@@ -20,9 +20,10 @@ import vit_train
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import Dataset, make_splits
+from vit_train.data.dataset import Dataset
 from vit_train.data.shapes import load_shapes
 from vit_train.data.sources import LOADERS, load_dataset
+from vit_train.data.splits import make_splits
 from vit_train.engine import precision
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.distributed import ALONE, Processes

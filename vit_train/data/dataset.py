@@ -1,4 +1,4 @@
-"""Data sets as uint8 tensors, and their training, validation and test splits."""
+"""Data sets as uint8 tensors, in memory or on disk."""
 
 import hashlib
 import math
@@ -18,8 +18,6 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
 from vit_train.base.setting import sides
-from vit_train.base.text import counted
-from vit_train.data.config import DataConfig
 
 # The share of a GPU's free memory for images; the rest is for the model and its activations.
 SHARE = 0.5
@@ -328,139 +326,3 @@ def channel_statistics(images: Tensor) -> Statistics:
     mean = share @ level
     std = (share * (level - mean.unsqueeze(1)).square()).sum(1).sqrt().clamp(min=1 / 255)
     return Statistics(tuple(mean.tolist()), tuple(std.tolist()))
-
-
-@dataclass(frozen=True)
-class Splits:
-    train: ImageSet
-    val: ImageSet | None
-    test: ImageSet
-
-    def named(self, name: str) -> ImageSet:
-        """Return the split called train, val or test; raise ValueError if it does not exist."""
-        chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
-        if chosen is None:
-            raise ValueError(f"this run has no split called {name!r}: choose train or test")
-        return chosen
-
-
-def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
-    """Return the training, validation and test images that the config selects.
-
-    data.val=split takes the source's validation images or, if the source has none, splits off some
-    of the training images. data.val=test validates on the test images. With data.val=none, there
-    are no validation images. With data.cv_folds, training and validation images are joined, and one
-    fold of all these images is used for validation. All splits and subsets are stratified and
-    seeded.
-    """
-    train, test = dataset.train, subset(dataset.test, "test_subset", config)
-    val = dataset.val if config.val == "split" else None
-    if config.cv_folds is not None and config.cv_fold is not None:
-        every = train if val is None else train.with_others(val)
-        train, val = one_fold(every, config.cv_folds, config.cv_fold, config.split_seed)
-    elif config.val == "split" and val is None:
-        train, val = set_apart(train, "val_fraction", config)
-    elif config.val == "test":
-        val = test
-    if val is not None:
-        val = subset(val, "val_subset", config)
-    return Splits(subset(train, "train_subset", config), val, test)
-
-
-def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Split the images for cross-validation; return the training images and the images of one fold.
-
-    `fold` counts from 0. Every image is in exactly one of the `folds` folds. The images are
-    shuffled and dealt to the folds in turn, class by class. The folds therefore differ by at most
-    one image, in total and in each class. If there are groups, they are dealt in place of images,
-    each by the class of its first image. Raise ValueError if there are fewer images or groups than
-    folds.
-    """
-    first, unit = images.units()
-    if folds > len(first):
-        raise ValueError(
-            f"data.cv_folds={folds} needs at least {folds} "
-            f"{'images' if images.groups is None else 'groups'}, but there are only "
-            f"{len(first)}: set a smaller data.cv_folds"
-        )
-    shuffled = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
-    by_class = shuffled[strata(images.labels[first])[shuffled].argsort(stable=True)]
-    dealt = by_class[torch.arange(len(first)) % folds == fold]
-    return images.divided(torch.isin(unit, dealt))
-
-
-def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
-    """Return a stratified subset of the images.
-
-    `field` is the name of the setting that holds the subset's size. If the setting is null, return
-    all images. Raise ValueError if the size is larger than the number of images.
-    """
-    count = getattr(config, field)
-    if count is None:
-        return images
-    if count > len(images):
-        raise ValueError(
-            f"data.{field}={count} is more than the number of images: choose at most {len(images)}"
-        )
-    return sample(images, count, config.split_seed)
-
-
-def sample(images: ImageSet, count: int, seed: int = 0) -> ImageSet:
-    """Return a stratified random sample of `count` images, or all images if there are fewer."""
-    return images.subset(spread(images.labels, seed)[:count].sort().values)
-
-
-def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split off a stratified random sample of the images.
-
-    `field` is the name of the setting that holds the fraction to split off. Return the remaining
-    images and the sample. Keep at least one image of each class among the remaining images, if
-    possible. Raise ValueError if no image would remain.
-    """
-    fraction = getattr(config, field)
-    count = max(1, round(len(images) * fraction))
-    if count >= len(images):
-        raise ValueError(
-            f"data.{field}={fraction} of {counted(len(images), 'image')} leaves no image for "
-            f"training: add images or set a smaller data.{field}"
-        )
-    first, unit = images.units()
-    order = spread(images.labels[first], config.split_seed, leave_one=True)
-    # As many whole groups as fit, but at least one; without groups, a unit is one image.
-    fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(min=1)
-    is_apart = torch.isin(unit, order[:fits])
-    if is_apart.all():
-        raise ValueError("data.group_by leaves no image for training: all images are in one group")
-    return images.divided(is_apart)
-
-
-def strata(labels: Tensor) -> Tensor:
-    """Return the number of each image's stratum (N,): its class or, for tags (N,K), its rarest tag.
-
-    All images without tags are in one stratum.
-    """
-    if labels.ndim == 1:
-        return labels
-    counts = torch.where(labels > 0, labels.sum(0), torch.inf)
-    return counts.argmin(1).where(labels.any(1), labels.shape[1])
-
-
-def spread(labels: Tensor, seed: int, leave_one: bool = False) -> Tensor:
-    """Return the images' indices (N,) in an order whose every beginning is a stratified sample.
-
-    The images of each class (see `strata`) are shuffled and get evenly spaced positions in 0…1,
-    from a random offset, by which all images are ordered. So each class is sampled in proportion to
-    its size. Classes of equal size differ by at most one sampled image. With many small classes, a
-    large class can be off by several images. With `leave_one`, one image of each class comes last.
-    """
-    labels = strata(labels)
-    generator = torch.Generator().manual_seed(seed)
-    place = torch.empty(len(labels), dtype=torch.float64)
-    for label in labels.unique():
-        members = (labels == label).nonzero().squeeze(1)
-        members = members[torch.randperm(len(members), generator=generator)]
-        offset = torch.rand((), generator=generator, dtype=torch.float64)
-        place[members] = (torch.arange(len(members)) + offset) / len(members)
-        if leave_one:
-            place[members[-1]] = torch.inf
-    return place.argsort(stable=True)

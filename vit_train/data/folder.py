@@ -13,7 +13,7 @@ from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.base.setting import sides
 from vit_train.data.config import FolderConfig
-from vit_train.data.dataset import Dataset, ImageSet, set_apart
+from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.decode import (
     Decoded,
     Doubts,
@@ -23,6 +23,7 @@ from vit_train.data.decode import (
     decode_cached,
 )
 from vit_train.data.image_files import WRONG_FORMAT, by_suffix, listed, warn_of
+from vit_train.data.splits import set_apart
 from vit_train.data.trees import Tree, class_names, find_trees, name_of, require_known
 
 

@@ -28,7 +28,8 @@ from vit_train.data.augment.regions import (
     unpack,
 )
 from vit_train.data.batches import Batch, DrawnBatches, Draws, Normalize
-from vit_train.data.dataset import ImageSet, strata
+from vit_train.data.dataset import ImageSet
+from vit_train.data.splits import strata
 
 
 def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:

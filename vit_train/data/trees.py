@@ -17,7 +17,7 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import printable
 from vit_train.data.config import IMAGES, FolderConfig, TableConfig
-from vit_train.data.dataset import ImageSet, set_apart
+from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
     NAMED_FORMATS,
@@ -26,6 +26,7 @@ from vit_train.data.image_files import (
     visible,
     walk,
 )
+from vit_train.data.splits import set_apart
 
 # The split names of folders; if several folders give the same split, the last one counts.
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}

@@ -18,8 +18,9 @@ from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.data.batches import EvalBatches
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import ImageSet, sample
+from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import files_at
+from vit_train.data.splits import sample
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision

@@ -10,9 +10,10 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, printable
 from vit_train.base.writing import require_own_folder, write_text
-from vit_train.data.dataset import ImageSet, make_splits
+from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import listed
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
 from vit_train.engine.config import LAST
 from vit_train.engine.metrics import Floats, Integers, of_label
 from vit_train.engine.precision import keep_freed_memory, pick_device

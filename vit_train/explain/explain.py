@@ -9,9 +9,9 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.text import file_name
 from vit_train.base.writing import require_own_folder
-from vit_train.data.dataset import sample
 from vit_train.data.decode import BrokenImage, Doubts
 from vit_train.data.image_files import image_files
+from vit_train.data.splits import sample
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes

@@ -17,17 +17,10 @@ from vit_train.data.config import (
     FolderConfig,
     ShapesConfig,
 )
-from vit_train.data.dataset import (
-    Dataset,
-    ImageSet,
-    are_among,
-    make_splits,
-    set_apart,
-    subset,
-    without,
-)
+from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import load_part, reread
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits, set_apart, subset
 from vit_train.data.trees import find_trees
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls

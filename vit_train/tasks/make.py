@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.base.setting import registered
@@ -39,31 +40,39 @@ def make_task(
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs for one image: of the forward pass, and of training (forward and backward pass)."""
+    """FLOPs for one image: of the forward pass, and of training (forward and backward pass).
+
+    `dropping` is that of training on an image some of whose patches are dropped, if any are.
+    """
 
     forward: int
     training: int
+    dropping: int
 
 
 def count_flops(
-    config: TaskConfig,
-    model: ModelConfig,
-    image_shape: tuple[int, int, int],
-    num_classes: int,
-    training: bool = False,
+    config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> Flops:
     """Return the FLOPs of the matrix products of a task's model for one image (C,H,W).
 
-    A multiply-add counts as 2 FLOPs. A teacher's products are not counted. The model drops patches
-    only if `training`. Leave the state of the global random generator unchanged.
+    A multiply-add counts as 2 FLOPs. A teacher's products are not counted. Leave the state of the
+    global random generator unchanged.
     """
     if isinstance(model, ViTConfig):  # only explicit products are counted on every machine
         model = replace(model, kernels="scratch", init="torch")
     task = make_task(config, model, image_shape, num_classes)
     with torch.random.fork_rng(devices=[]):
-        network = task.build_model().train(training)
-        with FlopCounterMode(display=False) as counter:
-            result = network.forward(*task.example_inputs()).sum()
-            forward = int(counter.get_total_flops())
-            result.backward()
-    return Flops(forward, int(counter.get_total_flops()))
+        network, inputs = task.build_model().eval(), task.example_inputs()
+        forward, training = passes(network, inputs)
+        drops = isinstance(model, ViTConfig) and model.patch_dropout
+        dropping = passes(network.train(), inputs)[1] if drops else training
+    return Flops(forward, training, dropping)
+
+
+def passes(network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[int, int]:
+    """Return the FLOPs of a forward pass, and of a forward and a backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        result = network.forward(*inputs).sum()
+        forward = int(counter.get_total_flops())
+        result.backward()
+    return forward, int(counter.get_total_flops())

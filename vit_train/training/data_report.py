@@ -15,10 +15,11 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import write_text
 from vit_train.data.config import FolderConfig
 from vit_train.data.copies import find_copies
-from vit_train.data.dataset import Dataset, ImageSet, make_splits
+from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.decode import is_flat
 from vit_train.data.image_files import FORMATS, listed
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
 from vit_train.runs.settings import DataReportConfig
 
 # Shapes are alike if their aspect ratios differ by less than this share; advice on a shape needs

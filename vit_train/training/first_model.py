@@ -1,4 +1,4 @@
-"""The initial model: its weights, and the images on which it must not be tested."""
+"""The models that a run starts from and learns from, and the images that they have seen."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,17 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
-from vit_train.base.text import counted
+from vit_train.base.setting import in_pixels, shortest
+from vit_train.base.text import counted, listed
+from vit_train.data.batches import Normalize
 from vit_train.data.config import DataConfig, FolderConfig
-from vit_train.data.dataset import (
-    Dataset,
-    Source,
-    Splits,
-    are_among,
-    image_keys,
-    without,
-)
+from vit_train.data.dataset import Dataset, Source, are_among, image_keys, without
 from vit_train.data.folder import reread
+from vit_train.data.splits import Splits
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import batch_norms
@@ -28,8 +24,9 @@ from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING, TrainConfig, with_settings
-from vit_train.runs.trained import Trained, encoder_of
-from vit_train.tasks.config import LabelsConfig
+from vit_train.runs.trained import Trained, encoder_of, load
+from vit_train.tasks.classify import Distill, Teacher
+from vit_train.tasks.config import DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # rarely needed
@@ -202,6 +199,37 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(name.startswith(HEAD))
+
+
+def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
+    """Load the model that task.teacher= names; return None if the task is not distillation."""
+    return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
+
+
+def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
+    """Return the distillation task with its teacher; `normalize` is the student's normalization.
+
+    Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
+    of the data.
+    """
+    assert isinstance(config.task, DistillConfig)
+    meta, size, problem = teacher.meta, teacher.meta.image_shape[1:], ""
+    if not meta.task.one_class:
+        problem = f"a model trained with task={meta.config.task.name} does not classify images"
+    elif meta.classes != list(data.classes):
+        problem = (
+            f"the teacher's classes are {listed(meta.classes)}, but the data's classes are "
+            f"{listed(data.classes)}"
+        )
+    elif meta.image_shape != data.image_shape:
+        problem = (
+            f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
+            f"{in_pixels(data.image_shape[1:])}: set {typed({'data.image_size': shortest(size)})}"
+        )
+    if problem:
+        raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
+    own = Teacher(teacher.model, teacher.normalize, normalize)
+    return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
 
 
 def seen_by_earlier_models(

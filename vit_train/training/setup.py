@@ -19,16 +19,9 @@ from vit_train.base.setting import Size, chosen, sides
 from vit_train.base.text import counted, printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import (
-    Dataset,
-    ImageSet,
-    Source,
-    Splits,
-    Statistics,
-    channel_statistics,
-    make_splits,
-)
+from vit_train.data.dataset import Dataset, ImageSet, Source, Statistics, channel_statistics
 from vit_train.data.sources import load_dataset
+from vit_train.data.splits import Splits, make_splits
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
@@ -54,10 +47,11 @@ from vit_train.training.first_model import (
     first_model,
     first_weights,
     known_source,
+    load_teacher,
     seen_by_earlier_models,
+    taught,
     unseen_test,
 )
-from vit_train.training.teacher import load_teacher, taught
 
 
 @dataclass(frozen=True)
@@ -111,18 +105,16 @@ class Setup:
 
     @cached_property
     def flops(self) -> Flops | None:
-        """Return the FLOPs of all matrix products for one image with all its patches.
+        """Return the FLOPs of all matrix products for one image.
 
         The count does not depend on the machine. Return None if there is a teacher, or if counting
         would need too much memory.
         """
         fits = counting_bytes(self.config.model, self.data.image_shape[1:]) <= memory_bytes() / 4
-        return self.count_flops(training=False) if fits and not self.teacher else None
-
-    def count_flops(self, training: bool) -> Flops:
-        """Return the FLOPs for one image, with dropped patches if `training`."""
+        if self.teacher or not fits:
+            return None
         kinds, classes = (self.config.task, self.config.model), len(self.data.classes)
-        return count_flops(*kinds, self.data.image_shape, classes, training)
+        return count_flops(*kinds, self.data.image_shape, classes)
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this many images, or None if `flops` is None."""
@@ -132,12 +124,9 @@ class Setup:
         # It also drops no patches.
         if self.config.train.freeze:
             return images * self.flops.forward / 1e12
-        model, flops = self.config.model, images * self.flops.training
-        if isinstance(model, ViTConfig) and model.patch_dropout:
-            epoch = len(self.train_loader) * self.train_loader.batch_size
-            dropping = min(images, epoch * (model.patch_dropout_epochs or sys.maxsize))
-            flops -= dropping * (self.flops.training - self.count_flops(training=True).training)
-        return flops / 1e12
+        epochs = getattr(self.config.model, "patch_dropout_epochs", None) or sys.maxsize
+        dropped = min(images, epochs * len(self.train_loader) * self.train_loader.batch_size)
+        return (dropped * self.flops.dropping + (images - dropped) * self.flops.training) / 1e12
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's unaugmented batches of a split, with the task's targets."""
