@@ -105,7 +105,7 @@ def test_attention_stands_where_the_visible_patches_are() -> None:
     visible = torch.stack([torch.randperm(9, generator=generator)[:4] for _ in range(2)])
     images = torch.zeros(2, 3, 6, 6, dtype=torch.uint8)
     maps = on_grid(seen, visible, grid=(3, 3)).flatten(1)
-    shown = masked(images, visible, torch.tensor([0, 1]), patch_size=2)[:, :, ::2, ::2].flatten(2)
+    shown = masked(images, visible, torch.tensor([0, 1]), grid=(3, 3))[:, :, ::2, ::2].flatten(2)
     for image, patch in product(range(2), range(9)):
         place = (visible[image] == patch).nonzero().flatten()
         assert maps[image, patch] == seen[image, place].sum()  # 0 of a patch not seen
@@ -216,7 +216,7 @@ def test_a_hit_is_on_the_object() -> None:
 def test_deleted_patches_are_the_first_of_the_order() -> None:
     images = torch.ones(2, 3, 8, 8)
     order = torch.tensor([[3, 0, 1, 2], [1, 2, 3, 0]])
-    less = without_patches(images, order[:, :2], patch_size=4)
+    less = without_patches(images, order[:, :2], grid=(2, 2))
     assert less[0, :, :4, :4].sum() == less[0, :, 4:, 4:].sum() == 0
     assert less[1, :, :4, 4:].sum() == less[1, :, 4:, :4].sum() == 0
     assert less.sum() == images.sum() / 2

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from scipy.stats import binomtest
 
-from vit_train.base.text import csv_text
+from vit_train.base.text import csv_text, render
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Evaluation, Paired, Predictions, Z
 from vit_train.engine.tagging import Tagging, TagPredictions
@@ -32,7 +32,7 @@ from vit_train.evaluation.comparison import (
 )
 from vit_train.evaluation.evaluate import Evaluated
 from vit_train.evaluation.measuring import abstention, answered, numbers
-from vit_train.evaluation.pages import comparison_page, evaluation_page
+from vit_train.evaluation.pages import evaluation_page
 from vit_train.evaluation.tags import tag_numbers
 from vit_train.figures.measures import result_dict
 
@@ -119,9 +119,15 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
     models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
-    both = comparison_page(
-        models, [in_words(pair), "<i>seen</i>"], settings, [[NAMES[2], "5.00"]], pictures
-    )
+    more = {
+        "title": "both",
+        "curves": None,
+        "settings": settings,
+        "by_class": [[NAMES[2], "5.00"]],
+        "pictures": pictures,
+    }
+    verdicts = [in_words(pair), "<i>seen</i>"]
+    both = render("evaluation", "comparison.html", models=models, verdicts=verdicts, **more)
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]
         assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)

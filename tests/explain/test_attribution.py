@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit_train.explain.attribution import (
     attention_distances,
@@ -15,6 +15,7 @@ from vit_train.explain.attribution import (
     rollout,
 )
 from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
 
 
 def random_attention(layers: int, tokens: int = 5) -> list[Tensor]:
@@ -78,14 +79,12 @@ def test_registers_have_no_place_in_a_map(has_class: bool) -> None:
     torch.testing.assert_close(patch_maps(between, (2, 2), has_class, registers=2), expected)
 
 
-def test_one_layers_attention_is_the_mean_of_its_heads() -> None:
+def test_one_layers_attention_is_the_mean_of_its_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = random_attention(2)
 
-    class Model(nn.Module):
-        def forward(self, images: Tensor, return_attention: bool) -> tuple[Tensor, list[Tensor]]:
-            return torch.eye(2), layers
-
-    maps, *_ = prediction_maps(Model(), torch.zeros(2, 3, 8, 8), ViTConfig(), "attention", 0)
+    model = VisionTransformer(ViTConfig(), image_size=8)
+    monkeypatch.setattr(model, "forward", lambda images, attention: (torch.eye(2), layers))
+    maps, *_ = prediction_maps(model, torch.zeros(2, 3, 8, 8), "attention", 0)
     torch.testing.assert_close(maps.flatten(1), layers[0].sum(1)[:, 0, 1:] / 3)
 
 

@@ -86,7 +86,7 @@ def computed(trained: Trained, pixels: list[int], changes: dict[str, Any]) -> li
     assert isinstance(model, VisionTransformer)
     images = torch.tensor(pixels, dtype=torch.uint8).view(1, size, size, 3).permute(0, 3, 1, 2)
     hidden = torch.tensor([changes.get("hidden", [])], dtype=torch.long)
-    batch = without_patches(trained.normalize(images), hidden, model.config.patch_size)
+    batch = without_patches(trained.normalize(images), hidden, model.grid)
     with torch.no_grad():
         for layer, head in changes.get("off", []):
             model.blocks[layer].attn.proj.weight.unflatten(1, (4, 4))[:, head] = 0

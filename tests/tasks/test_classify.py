@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.config import AdamWConfig
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
-from vit_train.tasks.classify import Classify, balanced_weights, correct_predictions
+from vit_train.tasks.classify import Classify, correct_predictions
 from vit_train.tasks.config import ClassifyConfig
 
 
@@ -109,7 +109,7 @@ def test_a_step_is_on_the_weighted_mean(mixed: bool, smoothing: float) -> None:
 def test_automatic_weights_are_scikit_learns() -> None:
     labels = torch.tensor([0] * 7 + [1] + [3] * 5)
     expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels.numpy())
-    weights = balanced_weights(labels, 4)
+    weights = Classify(ClassifyConfig(), ModelConfig(), (3, 8, 8), 4).balanced_weights(labels)
     assert weights[[0, 1, 3]].tolist() == pytest.approx(expected.tolist()) and weights[2] == 1
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 
 from vit_train.base.setting import Size, in_pixels
 from vit_train.base.text import counted
@@ -54,7 +55,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 SPLIT_BYTES = 6
 
 
-def require_images_fit(images: int, size: Size, settings: str, bytes_per_pixel: int = 3) -> None:
+def require_images_fit(
+    images: int, size: Sequence[int], settings: str, bytes_per_pixel: int = 3
+) -> None:
     """Raise ValueError if the machine's RAM is too small for this many images.
 
     `images` is the number of images, and `size` is their height and width in pixels. The message

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.base.setting import sides
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import Round, apply_round
 from vit_train.data.augment.policies import POLICIES
@@ -85,8 +84,8 @@ class TrainBatches(DrawnBatches):
         self.labels, self.num_classes = data.labels.to(device), num_classes
         self.weights: Tensor | None = None  # (N,1)
         self.normalize = normalize
-        self.augment, self.size = augment, sides(data.images.shape[2:])
-        self.cropper = Cropper(data.images, augment, device, seed)
+        self.augment, self.cropper = augment, Cropper(data.images, augment, device, seed)
+        self.size = self.cropper.size
         self.policy = POLICIES[augment.policy](self.size, augment)
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
         self.mixer = Mixer(self.size, num_classes, augment) if mixes else None

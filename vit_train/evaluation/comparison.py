@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.text import counted, csv_text, file_name, printable
+from vit_train.base.text import counted, csv_text, file_name, printable, render
 from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
 from vit_train.engine.tagging import Tagging, percentiles
 from vit_train.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
-from vit_train.evaluation.pages import comparison_page
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.charts import curves as draw_curves
 from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
@@ -80,7 +79,17 @@ def compare_checkpoints(config: EvalConfig) -> None:
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
     write_text(
         folder / "report.html",
-        comparison_page(contents, verdicts, settings, by_class(shares, classes), pictures, curves),
+        render(
+            "evaluation",
+            "comparison.html",
+            title=f"{contents[0]['title']}, {contents[0]['split']} images: a comparison",
+            models=contents,
+            verdicts=verdicts,
+            settings=settings,
+            by_class=by_class(shares, classes),
+            pictures=pictures,
+            curves=curves,
+        ),
     )
     more = "" if tagged else ", differences.csv, pictures"
     logger.info(f"written to {folder}/: report.html, results.json{more}")

@@ -1,7 +1,9 @@
 """Measure a model on plain, mirrored, corrupted and foreign images, and calibrate it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,22 +14,22 @@ from vit_train.base.log import logger
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Classification, Evaluation, Predictions, lower_bound
+from vit_train.engine.metrics import (
+    ERROR,
+    Classification,
+    Evaluation,
+    Floats,
+    Predictions,
+    binomial_tail,
+    log_softmax,
+    lower_bound,
+    of_label,
+)
 from vit_train.engine.objective import evaluate
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
 from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
-from vit_train.figures.measures import (
-    COLDEST,
-    auroc,
-    calibration_error,
-    choose_threshold,
-    class_reports,
-    fitted_temperature,
-    kept_and_correct,
-    result_dict,
-    result_line,
-)
+from vit_train.figures.measures import calibration_error, class_reports, result_dict, result_line
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.settings import TARGETS
 from vit_train.runs.trained import Meta, Prediction, Trained, noted_calibration
@@ -55,13 +57,66 @@ def validated(measure: Measure, meta: Meta, split: str, images: ImageSet | None)
     return measure(images).predictions
 
 
+# Temperatures beyond these mean that the logits are meaningless, or that every answer is right.
+COLDEST, HOTTEST = 0.1, 10.0
+
+
 def temperature(validation: Predictions) -> float | None:
-    """Fit the temperature on validation images, or return None if there are too few."""
-    fitted, count = fitted_temperature(validation), len(validation.labels)
-    if fitted <= COLDEST:
+    """Return the temperature T for which softmax(logits / T) has the least cross-entropy.
+
+    Temperature scaling is from Guo et al. 2017. The cross-entropy is convex in 1/T, so bisection
+    for T between COLDEST and HOTTEST finds the zero of its derivative: the mean difference between
+    the expected logit and the label's logit. Return None if there are too few validation images.
+    """
+
+    def slope(inverse: float) -> float:
+        probabilities = np.exp(log_softmax(inverse * validation.logits))
+        expected = (probabilities * validation.logits).sum(axis=1)
+        return float((expected - of_label(validation.logits, validation.labels)).mean())
+
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    if 1 / high <= COLDEST:
+        count = len(validation.labels)
         logger.info(f"no temperature is fitted: too few validation images ({count:,})")
         return None
-    return fitted
+    return float(min(1 / high, HOTTEST))
+
+
+# The shares of the images that are answered at the thresholds tried, in their order.
+TRIED = np.linspace(0.25, 1, 76)
+
+
+def kept_and_correct(predictions: Predictions, threshold: float) -> tuple[int, int]:
+    """Count the images with at least this confidence, and the correct predictions for them."""
+    kept = predictions.correct[predictions.confidence >= threshold]
+    return len(kept), int(kept.sum())
+
+
+def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bool]:
+    """Choose the lowest confidence from which on at least `target` of the predictions are correct.
+
+    With 95 % certainty, this also holds for all other images like these (selective classification,
+    Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first, until the lower
+    bound of the accuracy is below `target`; this needs no correction for the number of tests.
+    The first threshold answers TRIED[0] of the images, or as many as would do without a mistake:
+    among fewer images, a single mistake would end the sequence.
+
+    Return the threshold and True or, if no threshold passes, the first one and False.
+    """
+    surest = np.sort(predictions.confidence)[::-1]
+    fewest = math.log(ERROR) / math.log(target)
+    counts = [count for count in np.ceil(TRIED * len(surest)).astype(int) if count >= fewest]
+    tried = [float(surest[count - 1]) for count in counts or [len(surest)]]
+
+    def passes(threshold: float) -> bool:
+        count, correct = kept_and_correct(predictions, threshold)
+        return binomial_tail(correct, count, target) <= ERROR
+
+    passed = list(takewhile(passes, tried))
+    return (passed[-1], True) if passed else (tried[0], False)
 
 
 def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[dict[str, Any]]:
@@ -115,6 +170,16 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
     logger.info(f"averaged with mirror images (tta=flip): {result_line(result)}")
     return result
+
+
+def auroc(own: Floats, others: Floats) -> float:
+    """Return the share of pairs in which the first value is higher; equal values count as half.
+
+    The pairs are all of `own` (N,) with all of `others` (M,).
+    """
+    ordered = np.sort(others)
+    lower, at_most = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
+    return float((lower + at_most).mean()) / 2 / len(ordered)
 
 
 def robustness(measure: Measure, images: ImageSet, plain: Predictions) -> dict[str, Any]:

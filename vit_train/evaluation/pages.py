@@ -1,4 +1,4 @@
-"""The page report.html for one model or for several; the page needs no other files.
+"""The page report.html for one model; the page needs no other files.
 
 The text comes from the templates; the numbers are those in results.json.
 """
@@ -143,32 +143,3 @@ def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, obje
         "evaluated": content["date"],
     }
     return [(name, value) for name, value in rows.items() if value not in (None, "")]
-
-
-def comparison_page(
-    models: Sequence[dict[str, Any]],
-    verdicts: Sequence[str],
-    settings: Sequence[Sequence[str]],
-    by_class: Sequence[Sequence[str]],
-    pictures: Mapping[str, bytes],
-    curves: bytes | None = None,
-) -> str:
-    """Return the page that compares `models`, each a name with the content of results.json.
-
-    `verdicts` compare the models in words. Each row of `settings` has the key of a setting that
-    differs, and each model's value.
-    Each row of `by_class` has a class or tag, each model's accuracy or average precision and, for
-    two models, the difference.
-    `curves` is a PNG file.
-    """
-    return render(
-        "evaluation",
-        "comparison.html",
-        title=f"{models[0]['title']}, {models[0]['split']} images: a comparison",
-        models=models,
-        verdicts=verdicts,
-        settings=settings,
-        by_class=by_class,
-        pictures=pictures,
-        curves=curves,
-    )

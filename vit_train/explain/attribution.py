@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
-from vit_train.base.setting import Size, sides
-from vit_train.model.config import ViTConfig
-from vit_train.model.patches import grid_of
+from vit_train.base.setting import Size
+from vit_train.model.vit import VisionTransformer
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:
@@ -99,18 +99,16 @@ def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
 
 
 def prediction_maps(
-    model: nn.Module,
+    model: VisionTransformer,
     images: Tensor,
-    config: ViTConfig,
     method: str = "relevance",
     layer: int = -1,
     target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return maps (B,R,C), logits (B,K) and explained classes (B,) for normalized images (B,C,H,W).
 
-    The explained classes are `target` (B,) or, if it is None, the predicted classes. The model must
-    return its logits and the attention (B,H,T,T) of every layer. `layer` is the index of a layer,
-    used only by method="attention".
+    The explained classes are `target` (B,) or, if it is None, the predicted classes. `layer` is the
+    index of a layer, used only by method="attention".
     """
     by_gradient = method == "relevance"
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
@@ -124,8 +122,8 @@ def prediction_maps(
             matrix = rollout(layers)
         else:
             matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
-    grid = grid_of(sides(images.shape[2:]), config.patch_size)
-    maps = patch_maps(matrix, grid, config.has_class_token, config.registers)
+    config = model.config
+    maps = patch_maps(matrix, model.grid, config.has_class_token, config.registers)
     return maps.detach(), logits.detach(), targets
 
 
@@ -153,16 +151,13 @@ def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
     return {"map": marked, "random": torch.rand(marked.shape, generator=generator).argsort(dim=1)}
 
 
-def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
+def without_patches(images: Tensor, patches: Tensor, grid: Size) -> Tensor:
     """Set the patches with the indices `patches` (N,M) to zero in normalized images (N,C,H,W).
 
     Zero is the mean color of normalized images.
     """
-    grid = grid_of(sides(images.shape[2:]), patch_size)
     keep = images.new_ones(len(images), math.prod(grid)).scatter(1, patches, 0)
-    return images * torch.nn.functional.interpolate(
-        keep.view(-1, 1, *grid), scale_factor=patch_size
-    )
+    return images * F.interpolate(keep.view(-1, 1, *grid), images.shape[2:])
 
 
 def patches_of_half(maps: Tensor) -> Tensor:

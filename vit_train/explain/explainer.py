@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
-from vit_train.base.setting import Size, sides
+from vit_train.base.setting import Size
 from vit_train.base.text import counted, listed, shortened
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
@@ -32,7 +32,7 @@ from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.model.build import images_at_once
-from vit_train.model.patches import PatchEmbed, grid_of
+from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.pixels import Reconstruct
@@ -154,12 +154,7 @@ class Explainer:
             predicted = chances.argmax(1)
             target = predicted if self.target is None else torch.full_like(predicted, self.target)
             maps, *_ = prediction_maps(
-                self.model,
-                pixels,
-                self.model.config,
-                method or self.methods[0],
-                self.layer,
-                target,
+                self.model, pixels, method or self.methods[0], self.layer, target
             )
             parts.append((maps.cpu(), chances.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))
@@ -237,10 +232,10 @@ class Explainer:
 
         The new class is predicted after the `patches` (N,M) of the uint8 images are deleted.
         """
-        found, size = [], self.model.config.patch_size
+        found = []
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
-            less = without_patches(batch, first.to(batch.device), size)
+            less = without_patches(batch, first.to(batch.device), self.model.grid)
             found.append(self.trained.probabilities(less, self.precision).argmax(1).cpu())
         return torch.cat(found) == predicted
 
@@ -265,15 +260,14 @@ def most_central(patches: Tensor, grid: Size) -> Tensor:
     return patches.gather(1, nearest).squeeze(1)
 
 
-def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> Tensor:
+def masked(images: Tensor, visible: Tensor, query: Tensor, grid: Size) -> Tensor:
     """Return uint8 images (B,3,H,W) with hidden patches in gray, and the patch `query` (B,) in red.
 
     `visible` (B,V) are the patches that stay visible.
     """
-    grid = grid_of(sides(images.shape[2:]), patch_size)
     kinds = torch.ones(len(images), math.prod(grid)).scatter(1, visible, 0)
     kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, *grid)
-    kinds = torch.nn.functional.interpolate(kinds, scale_factor=patch_size)
+    kinds = torch.nn.functional.interpolate(kinds, images.shape[2:])
     red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
     return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
 
@@ -313,6 +307,6 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     maps = on_grid(weights[each, query - first, -count:], visible, grid)
     row_and_column = (divmod(patch, grid[1]) for patch in query.tolist())
     places = [[f"row {row + 1}, column {column + 1}"] for row, column in row_and_column]
-    shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
+    shown = masked(images, visible.cpu(), query.cpu(), grid)
     legend = f"attention of the red patch to the visible patches, decoder layer {index + 1}"
     return {"decoder": draw_maps(shown, maps, places, legend)}

@@ -1,8 +1,6 @@
 """Measures of a classifier's predictions, as numbers, figures and text."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -10,38 +8,31 @@ from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, shortened
 from vit_train.engine.metrics import (
-    ERROR,
     Classification,
     Evaluation,
     Floats,
     Integers,
     Predictions,
-    binomial_tail,
-    log_softmax,
-    of_label,
 )
 from vit_train.engine.tagging import Tagging
 from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
 from vit_train.figures.sheet import draw_mistakes
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
-MOST_CELLS = 1000  # The drawing has at most this many pixels in a row.
 NO_IMAGES = "#ececec"  # The color of a true class without images: its shares are undefined, not 0.
 
 
 def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the confusion matrix: the share of each true class (row) predicted as each class."""
-    together = -(-len(classes) // MOST_CELLS)
-    matrix = confusion_matrix(predictions, together)
+    matrix = confusion_matrix(predictions)
     images = matrix.sum(axis=1, keepdims=True)
     shares = np.ma.masked_where(images + 0 * matrix == 0, 100 * matrix / np.maximum(1, images))
     named = len(classes) <= MOST_NAMED
     side = 2.2 + 0.48 * len(classes) if named else 9
     figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
     axes = figure.subplots()
-    end = together * len(matrix) - 0.5
     colors = colormaps["Blues"].with_extremes(bad=NO_IMAGES)
-    image = axes.imshow(shares, cmap=colors, vmin=0, vmax=100, extent=(-0.5, end, end, -0.5))
+    image = axes.imshow(shares, cmap=colors, vmin=0, vmax=100)
     axes.set(xlabel="predicted", ylabel="true", title="share of each true class, %")
     figure.colorbar(image, ax=axes, shrink=0.8)
     if named:
@@ -57,15 +48,11 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
-    """Count the images of each true class (row) by predicted class (column): (K,K).
-
-    Each row and each column stands for `together` neighboring classes, because a full matrix of
-    tens of thousands of classes would take gigabytes.
-    """
-    cells = -(-predictions.classes // together)
-    pairs = predictions.labels // together * cells + predictions.predicted // together
-    return np.bincount(pairs, minlength=cells**2).reshape(cells, cells)
+def confusion_matrix(predictions: Predictions) -> Integers:
+    """Count the images of each true class (row) by predicted class (column): (K,K)."""
+    count = predictions.classes
+    pairs = predictions.labels * count + predictions.predicted
+    return np.bincount(pairs, minlength=count**2).reshape(count, count)
 
 
 def class_reports(
@@ -97,8 +84,6 @@ def class_reports(
 
 
 BINS = 15
-# Temperatures beyond these mean that the logits are meaningless, or that every answer is right.
-COLDEST, HOTTEST = 0.1, 10.0
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
@@ -146,70 +131,6 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def fitted_temperature(predictions: Predictions) -> float:
-    """Return the temperature T for which softmax(logits / T) has the least cross-entropy.
-
-    Temperature scaling is from Guo et al. 2017. The cross-entropy is convex in 1/T, so bisection
-    for T between COLDEST and HOTTEST finds the zero of its derivative: the mean difference between
-    the expected logit and the label's logit.
-    """
-
-    def slope(inverse: float) -> float:
-        probabilities = np.exp(log_softmax(inverse * predictions.logits))
-        expected = (probabilities * predictions.logits).sum(axis=1)
-        return float((expected - of_label(predictions.logits, predictions.labels)).mean())
-
-    low, high = 1 / HOTTEST, 1 / COLDEST
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return float(np.clip(1 / high, COLDEST, HOTTEST))
-
-
-# The shares of the images that are answered at the thresholds tried, in their order.
-TRIED = np.linspace(0.25, 1, 76)
-
-
-def kept_and_correct(predictions: Predictions, threshold: float) -> tuple[int, int]:
-    """Count the images with at least this confidence, and the correct predictions for them."""
-    kept = predictions.correct[predictions.confidence >= threshold]
-    return len(kept), int(kept.sum())
-
-
-def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bool]:
-    """Choose the lowest confidence from which on at least `target` of the predictions are correct.
-
-    With 95 % certainty, this also holds for all other images like these (selective classification,
-    Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first, until the lower
-    bound of the accuracy is below `target`; this needs no correction for the number of tests.
-    The first threshold answers TRIED[0] of the images, or as many as would do without a mistake:
-    among fewer images, a single mistake would end the sequence.
-
-    Return the threshold and True or, if no threshold passes, the first one and False.
-    """
-    surest = np.sort(predictions.confidence)[::-1]
-    fewest = math.log(ERROR) / math.log(target)
-    counts = [count for count in np.ceil(TRIED * len(surest)).astype(int) if count >= fewest]
-    tried = [float(surest[count - 1]) for count in counts or [len(surest)]]
-
-    def passes(threshold: float) -> bool:
-        count, correct = kept_and_correct(predictions, threshold)
-        return binomial_tail(correct, count, target) <= ERROR
-
-    passed = list(takewhile(passes, tried))
-    return (passed[-1], True) if passed else (tried[0], False)
-
-
-def auroc(own: Floats, others: Floats) -> float:
-    """Return the share of pairs in which the first value is higher; equal values count as half.
-
-    The pairs are all of `own` (N,) with all of `others` (M,).
-    """
-    ordered = np.sort(others)
-    lower, at_most = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
-    return float((lower + at_most).mean()) / 2 / len(ordered)
 
 
 # The accuracies whose coverage is marked in the figure.

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size
 from vit_train.data.batches import Normalize
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.objective import Forward
@@ -69,8 +68,14 @@ class Classify(Task):
             self.weights = torch.tensor(self.given_weights, device=labels.device).float()
 
     def balanced_weights(self, labels: Tensor) -> Tensor:
-        """Return the weights (K,) for task.class_weights=auto from the training labels."""
-        return balanced_weights(labels, self.num_classes)
+        """Return a weight for each class (K,) from labels (N,), as scikit-learn's "balanced" does.
+
+        The weight is N / (k · count): `count` is the class's number of labels, and k is the number
+        of classes that occur. Classes that do not occur have weight 1.
+        """
+        counts = labels.bincount(minlength=self.num_classes)
+        weights = len(labels) / ((counts > 0).sum() * counts.clamp(min=1))
+        return weights.where(counts > 0, 1.0).float()
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)
@@ -110,19 +115,8 @@ class Classify(Task):
         _, attention = model.forward(images, return_attention=True)
         vit = require_vit(self.model, "a map")
         grid = grid_of(self.image_shape[1:], vit.patch_size)
-        maps = class_token_maps(attention[-1], vit.prefix, grid)
+        maps = attention[-1][:, :, 0, vit.prefix :].unflatten(2, grid)  # (B,H,rows,columns)
         return [images, maps.mean(1), *maps.unbind(1)]
-
-
-def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
-    """Return a weight for each class (K,) from labels (N,), as scikit-learn's "balanced" does.
-
-    The weight is N / (k · count): `count` is the class's number of labels, and k is the number of
-    classes that occur. Classes that do not occur have weight 1.
-    """
-    counts = labels.bincount(minlength=num_classes)
-    weights = len(labels) / ((counts > 0).sum() * counts.clamp(min=1))
-    return weights.where(counts > 0, 1.0).float()
 
 
 def weighted(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -149,14 +143,6 @@ def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim == 1:
         return (predicted == targets).sum()
     return targets.gather(1, predicted.unsqueeze(1)).sum()
-
-
-def class_token_maps(weights: Tensor, prefix: int, grid: Size) -> Tensor:
-    """Return each head's attention from the class token to the grid of patches: (B,H,rows,columns).
-
-    `weights` (B,H,T,T) is the attention of one layer; `prefix` tokens precede the patches.
-    """
-    return weights[:, :, 0, prefix:].unflatten(2, grid)  # type: ignore[no-any-return]
 
 
 class Teacher(nn.Module):

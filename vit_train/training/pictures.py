@@ -96,7 +96,7 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
     batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps
 
-    maps, _, predicted = prediction_maps(model, batch, model.config)
+    maps, _, predicted = prediction_maps(model, batch)
     lines = [
         [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)

@@ -239,8 +239,8 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
     """Add unlabeled images (N,C,H,W), if given, to the training images."""
     if images is None:
         return train_set
-    size = sides(images.shape[2:])
-    require_images_fit(len(train_set) + len(images), size, "data.unlabeled=true")
+    count = len(train_set) + len(images)
+    require_images_fit(count, images.shape[2:], "data.unlabeled=true")
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
 
 
