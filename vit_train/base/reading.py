@@ -66,7 +66,8 @@ def require_config(stored: Any, what: str) -> None:
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Flatten a nested config: {"model": {"depth": 6}} becomes [("model.depth", 6)].
 
-    Lists, None and all other values that are neither numbers nor strings become JSON text.
+    Lists, None and all other values that are neither numbers nor strings become text, as by
+    `as_word`.
     """
     pairs: list[tuple[str, Any]] = []
     for key, value in config.items():
@@ -74,8 +75,13 @@ def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
             pairs += flatten(value, f"{prefix}{key}.")
         else:
             plain = isinstance(value, bool | int | float | str)
-            pairs.append((prefix + key, value if plain else json.dumps(value)))
+            pairs.append((prefix + key, value if plain else as_word(value)))
     return pairs
+
+
+def as_word(value: object) -> str:
+    """Return a setting's value as on the command line: as JSON, without spaces."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 # Ample for a summary with a few thousand classes, and for a config with its 100 settings.

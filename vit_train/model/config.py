@@ -7,6 +7,7 @@ build.py.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vit_train.base.reading import as_word
 from vit_train.base.setting import Settings, setting
 
 # The epsilon of LayerNorms, unless it is set or pretrained weights need a different value.
@@ -287,15 +288,7 @@ def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
 
 def typed(settings: dict[str, Any]) -> str:
     """Return settings as on the command line, such as "model.depth=4 model.head=gap"."""
-    return " ".join(f"{key}={shown(value)}" for key, value in settings.items())
-
-
-def shown(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, list):  # without spaces, at which a shell would divide it
-        return f"[{','.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return " ".join(f"{key}={as_word(value)}" for key, value in settings.items())
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:

@@ -85,9 +85,7 @@ def short_value(value: Any) -> str:
     Long floats, which a search often chooses, are rounded to three significant digits.
     """
     is_long = isinstance(value, float) and len(str(value)) > 8
-    text = str(value)
-    text = text.replace(", ", ",") if text.startswith("[") else text
-    return f"{value:.3g}" if is_long else shortened(text, 60)
+    return f"{value:.3g}" if is_long else shortened(str(value), 60)
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
