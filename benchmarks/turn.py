@@ -14,7 +14,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from benchmarks.models import Contender, Subject, build
-from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
 
 # A warm-up ends when two windows, each this share of the time, agree to the tolerance.
 WINDOWS, TOLERANCE = 8, 0.05
@@ -27,7 +27,7 @@ def composed(overrides: list[str]) -> TrainConfig:
     """Return the settings that `vit-train OVERRIDES` would have."""
     register_schemas()
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return typed(compose("train", overrides), TrainConfig)
+        return to_config(compose("train", overrides), TrainConfig)
 
 
 def measure(contender: Contender, overrides: list[str], seconds: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from vit_train.commands.command import described
 from vit_train.data.config import FolderConfig, ShapesConfig, TableConfig
 from vit_train.engine.config import MuonConfig
 from vit_train.runs import settings as after
-from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed
+from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, to_config
 from vit_train.runs.paths import Outcome
 from vit_train.tasks.config import DistillConfig
 
@@ -497,7 +497,7 @@ def test_what_is_within_them_is_taken() -> None:
         config = OmegaConf.merge(config, {group: next(iter(CHOSEN_BY_NAME[group].values()))})
     config.seed = config.data.split_seed = config.data.draw_seed = LARGEST_SEED
     config.train.epochs = config.train.log_every = LARGEST
-    assert typed(config, TrainConfig).data.split_seed == LARGEST_SEED
+    assert to_config(config, TrainConfig).data.split_seed == LARGEST_SEED
 
 
 @pytest.mark.parametrize(

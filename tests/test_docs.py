@@ -29,7 +29,7 @@ from vit_train.runs.config import (
     GROUPS,
     TrainConfig,
     register_schemas,
-    typed,
+    to_config,
     with_defaults,
 )
 from vit_train.runs.settings import (
@@ -110,7 +110,7 @@ def check_settings(command: str, settings: tuple[str, ...]) -> None:
     """Compose the settings; a page repeats what others say, and this takes a third of a second."""
     name, kind = CONFIGS[command]
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        typed(compose(name, list(settings)), kind)
+        to_config(compose(name, list(settings)), kind)
 
 
 # The last one is of earlier commits, whose measurements are kept.

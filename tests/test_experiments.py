@@ -21,7 +21,7 @@ from vit_train.results.table import (
     short_commit,
     tflop,
 )
-from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
 from vit_train.tasks.make import count_flops, make_task
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
@@ -32,7 +32,7 @@ each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def composed(experiment: str, *overrides: str) -> TrainConfig:
     register_schemas()
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return typed(compose("train", [f"experiment={experiment}", *overrides]), TrainConfig)
+        return to_config(compose("train", [f"experiment={experiment}", *overrides]), TrainConfig)
 
 
 def comment_of(file: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from vit_train.model.build import build, on_meta
-from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
 #   patches 3P²D + D, class token and positions D(N + 2),
@@ -28,7 +28,7 @@ PARAMETERS = {
 def load(preset):
     register_schemas()
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return typed(compose("train", [f"model={preset}"]), TrainConfig).model
+        return to_config(compose("train", [f"model={preset}"]), TrainConfig).model
 
 
 def test_table_lists_exactly_the_files_in_conf_model():

@@ -29,7 +29,7 @@ from vit_train.runs.config import (
     IMPORT,
     Config,
     register_schemas,
-    typed,
+    to_config,
 )
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
@@ -215,7 +215,7 @@ def console_command(
                     print(OmegaConf.to_yaml(config), end="")
                 else:
                     require_known(config, settings)
-                    work(typed(config, settings))
+                    work(to_config(config, settings))
 
         return main
 

@@ -34,7 +34,7 @@ from vit_train.runs.config import (
     TrainConfig,
     own_settings,
     register_schemas,
-    typed,
+    to_config,
 )
 from vit_train.runs.paths import (
     SUMMARY,
@@ -180,7 +180,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
         return forked_config(composed, settings.overrides.task)
     if composed.extend is not None:
         return extended_config(composed, settings.overrides.task)
-    return typed(composed, TrainConfig)
+    return to_config(composed, TrainConfig)
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:

@@ -22,7 +22,7 @@ from vit_train.data.decode import (
     decode,
     decode_cached,
 )
-from vit_train.data.image_files import WRONG_FORMAT, by_suffix, listed, warn_of
+from vit_train.data.image_files import WRONG_FORMAT, bulleted, by_suffix, warn_of
 from vit_train.data.splits import set_apart
 from vit_train.data.trees import Tree, class_names, find_trees, name_of, require_known
 
@@ -121,7 +121,7 @@ def image_set(
     found = ImageSet(images, labels, None, names, groups, weights)
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
-        report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{listed(reasons)}"
+        report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
                 f"{report}\n"

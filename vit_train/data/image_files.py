@@ -84,11 +84,11 @@ def walk(folder: Path) -> list[Path]:
         links += [path for name in folders if (path := Path(place) / name).is_symlink()]
         files += [Path(place) / name for name in names if not name.startswith(".")]
     if links:
-        logger.warning(f"ignored links to folders:{listed(sorted(links))}")
+        logger.warning(f"ignored links to folders:{bulleted(sorted(links))}")
     return sorted(files)
 
 
-def listed(lines: Sequence[object]) -> str:
+def bulleted(lines: Sequence[object]) -> str:
     """Return the first NAMED_AT_MOST lines as a bulleted list, and the number of lines left out."""
     more = len(lines) - NAMED_AT_MOST
     named = "".join(f"\n  - {printable(str(line))}" for line in lines[:NAMED_AT_MOST])

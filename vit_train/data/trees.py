@@ -21,8 +21,8 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
     NAMED_FORMATS,
+    bulleted,
     by_suffix,
-    listed,
     visible,
     walk,
 )
@@ -220,7 +220,7 @@ def folder_trees(config: FolderConfig) -> dict[str, Tree]:
         return {"train": scan(root, config)}
     others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
     if others:
-        logger.warning(f"ignored folders next to train/:{listed(others)}")
+        logger.warning(f"ignored folders next to train/:{bulleted(others)}")
     if "test" not in places and "val" in places:
         places["test"] = places.pop("val")
     return {part: scan(place, config) for part, place in places.items()}
@@ -273,7 +273,7 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
     if empty := [tree.root / name for name in tree.classes if name not in names]:
-        logger.warning(f"classes left out because they have no images:{listed(empty)}")
+        logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
     for part in trees.values():
         require_known(part, names, str(tree.root))
     return names

@@ -11,7 +11,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, printable
 from vit_train.base.writing import require_own_folder, write_text
 from vit_train.data.dataset import ImageSet
-from vit_train.data.image_files import listed
+from vit_train.data.image_files import bulleted
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.config import LAST
@@ -63,7 +63,7 @@ def find_suspects(config: SuspectsConfig) -> None:
     save(draw_sheet({title: shown}), folder / "suspects.png")
     lines = [f"{name}: labeled {label}, probably {other}" for name, label, other, *_ in rows]
     logger.info(
-        f"{counted(len(rows), 'suspect')} among {counted(len(images), 'image')}:{listed(lines)}\n"
+        f"{counted(len(rows), 'suspect')} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
         f"written to {folder}/: suspects.csv, suspects.png"
     )
 

@@ -10,7 +10,7 @@ from vit_train.base.reading import Refused
 from vit_train.data.dataset import Statistics
 from vit_train.interop.layout import Facts, Files
 from vit_train.model.config import ViTConfig
-from vit_train.runs.trained import statistics_of
+from vit_train.runs.trained import valid_statistics
 
 # The libraries' names for activations and their classes, with this program's names.
 ACTIVATIONS = {
@@ -31,7 +31,7 @@ def our_activation(theirs: object) -> str:
 
 
 def known_statistics(mean: Any, std: Any) -> Statistics | None:
-    return None if mean is None or std is None else statistics_of(mean, std)
+    return None if mean is None or std is None else valid_statistics(mean, std)
 
 
 # Number of attention heads by the size in an architecture's name, as in vit_small_patch16_224.

@@ -32,7 +32,7 @@ from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.patches import grid_of
 from vit_train.runs.config import PREDICTING, from_checkpoint
 from vit_train.runs.paths import PREFIX as BUILTIN
-from vit_train.runs.trained import CHANNELS, encoder_of, load, statistics_of
+from vit_train.runs.trained import CHANNELS, encoder_of, load, valid_statistics
 
 TIMM = "timm:"
 # The metadata key under which an exported safetensors file describes its model.
@@ -140,7 +140,9 @@ def from_own(state: State, description: str) -> Pretrained:
         raise Refused(f"its images have {channels} channels, not {CHANNELS}")
     size = shortest(size_of("image_shape", [height, width]))
     require_whole(state, config, size)
-    return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std), size)
+    return Pretrained(
+        "", state, config, about.classes, valid_statistics(about.mean, about.std), size
+    )
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:

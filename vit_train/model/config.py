@@ -286,7 +286,7 @@ def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
     return {f"model.{key}": value for key, value in found}
 
 
-def typed(settings: dict[str, Any]) -> str:
+def as_arguments(settings: dict[str, Any]) -> str:
     """Return settings as on the command line, such as "model.depth=4 model.head=gap"."""
     return " ".join(f"{key}={as_word(value)}" for key, value in settings.items())
 

@@ -227,7 +227,7 @@ def preset_urls(source: str) -> list[str]:
     return list(preset.get("urls", []))
 
 
-def typed(config: DictConfig, kind: type[Config]) -> Config:
+def to_config(config: DictConfig, kind: type[Config]) -> Config:
     """Convert a composed config to the dataclass `kind`; raise ValueError for an invalid config."""
     # A group's name is chosen through the group: model=tiny.
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
@@ -288,7 +288,7 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
         if group in stored and stored[group].get("name") not in CHOSEN_BY_NAME[group]:
             known = schema[group].keys()
             config[group] = {key: value for key, value in stored[group].items() if key in known}
-    return typed(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
+    return to_config(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:

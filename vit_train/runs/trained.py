@@ -332,7 +332,7 @@ def load(
         config=config,
         task=task,
         image_shape=task.image_shape,
-        statistics=statistics_of(checkpoint.mean, checkpoint.std),
+        statistics=valid_statistics(checkpoint.mean, checkpoint.std),
         epoch=checkpoint.epoch,
         step=checkpoint.step,
         images_seen=checkpoint.images_seen,
@@ -417,7 +417,7 @@ def require_bounded_memory(
     )
 
 
-def statistics_of(
+def valid_statistics(
     mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
 ) -> Statistics:
     """Return `mean` and `std` as Statistics; raise ValueError if they are invalid.

@@ -17,7 +17,7 @@ from vit_train.data.config import FolderConfig
 from vit_train.data.copies import find_copies
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.decode import is_flat
-from vit_train.data.image_files import FORMATS, listed
+from vit_train.data.image_files import FORMATS, bulleted
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.runs.settings import DataReportConfig
@@ -47,7 +47,7 @@ def report_data(config: DataReportConfig) -> None:
             logger.info(f"{split} files: {in_words(seen)}{advice}")
     found = faults(loaded, parts)
     for problem, rows in found.items():
-        logger.info(f"{problem}: {len(rows):,}{listed([as_line(*row) for row in rows])}")
+        logger.info(f"{problem}: {len(rows):,}{bulleted([as_line(*row) for row in rows])}")
     table = [(problem, *row) for problem, rows in found.items() for row in rows]
     Path(config.out).parent.mkdir(parents=True, exist_ok=True)
     write_text(Path(config.out), csv_text([COLUMNS, *table]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
+from vit_train.base.reading import as_word
 from vit_train.base.setting import in_pixels, shortest
 from vit_train.base.text import counted, listed
 from vit_train.data.batches import Normalize
@@ -18,7 +19,7 @@ from vit_train.data.splits import Splits
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import batch_norms
-from vit_train.model.config import ViTConfig, differences, require_vit, typed
+from vit_train.model.config import ViTConfig, as_arguments, differences, require_vit
 from vit_train.model.layers import Dropout
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
@@ -50,7 +51,7 @@ def start_from(
     if differing := differences(found.config, ours.config):
         raise ValueError(
             f"init_from={config.init_from} does not match this model; to match it, set "
-            f"{typed(differing)}"
+            f"{as_arguments(differing)}"
         )
     fresh = why_fresh(found, ours, classes)
     state = resize_positions(found.state, found.grid, ours)
@@ -131,14 +132,14 @@ def fine_tuned(
         return config
     given = {key.replace("mlp_ratio", "mlp_dim") for key in chosen}
     shape = {} if "model" in given else differences(found.config, require_vit(config.model, ""))
-    usual = {} if {"experiment", "config"} & given else recipe(config, found)
+    usual = {} if {"experiment", "config"} & given else usual_settings(config, found)
     taken = {key: value for key, value in (shape | usual).items() if key not in given}
     if taken:
-        logger.info(f"for init_from={config.init_from}, unless you set them: {typed(taken)}")
+        logger.info(f"for init_from={config.init_from}, unless you set them: {as_arguments(taken)}")
     return with_settings(config, taken)
 
 
-def recipe(config: TrainConfig, found: "Pretrained") -> dict[str, Any]:
+def usual_settings(config: TrainConfig, found: "Pretrained") -> dict[str, Any]:
     """Return the usual settings for a pretrained model, if `config` has the defaults instead.
 
     They are the pretrained model's image size, for a folder, and FINE_TUNING, for a classifier all
@@ -224,7 +225,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
     elif meta.image_shape != data.image_shape:
         problem = (
             f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
-            f"{in_pixels(data.image_shape[1:])}: set {typed({'data.image_size': shortest(size)})}"
+            f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(shortest(size))}"
         )
     if problem:
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")

@@ -39,7 +39,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import statistics_of
+from vit_train.runs.trained import valid_statistics
 from vit_train.tasks.make import Flops, count_flops, make_task
 from vit_train.tasks.task import Task, require_labels
 from vit_train.training.first_model import (
@@ -322,7 +322,7 @@ def chosen_statistics(
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:
-        return statistics_of(given.mean, given.std, images.shape[1])
+        return valid_statistics(given.mean, given.std, images.shape[1])
     return pretrained or channel_statistics(images)
 
 
