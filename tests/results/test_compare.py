@@ -111,16 +111,18 @@ def test_what_may_change_a_result_makes_a_group(
     assert len(sizes(summary(0.5, 0, one), summary(0.6, 1, other))) == groups
 
 
-@pytest.mark.parametrize("source", ["folder", "table"])
-def test_runs_on_other_images_of_one_folder_are_no_repetitions(source: str) -> None:
+@pytest.mark.parametrize("source, root", [("folder", "photos"), ("table", ".")])
+def test_runs_on_other_images_of_one_folder_are_no_repetitions(source: str, root: str) -> None:
     """A folder may have changed between two runs."""
-    photos = FOLDER | {"config.data.name": source, "config.data.root": "photos"}
+    photos = FOLDER | {"config.data.name": source, "config.data.root": root}
     seeds = {2: "aaaa", 1: "aaaa", 3: "bbbb"}
     runs = [summary(0.5, seed, photos, fingerprint=each) for seed, each in seeds.items()]
-    assert labels(*runs) == ["root=photos (aaaa)", "root=photos (bbbb)"]
+    assert labels(*runs) == [f"root={root} (aaaa)", f"root={root} (bbbb)"]
     groups = group_runs(runs)
     assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
-    runs[0]["config"]["data"]["root"] = f"/{30 * 'far/'}photos"  # the same images
+    runs[0]["config"]["data"]["root"] = (
+        f"/{30 * 'far/'}photos" if root == "photos" else root
+    )  # the same images
     assert labels(*runs) == ["root=photos (aaaa)", "root=photos (bbbb)"]
     assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])
 

@@ -80,7 +80,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def as_word(value: object) -> str:
-    """Return a setting's value as on the command line: as JSON, without spaces."""
+    """Return a setting's value as on the command line: text as it is, all else as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 

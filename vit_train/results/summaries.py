@@ -222,7 +222,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     if settings.get("data.name") in ("folder", "table"):
         root, mark = settings["data.root"], summary.get("fingerprint")
         # The images may have changed between two runs.
-        known["data.root"] = f"{shortened(Path(root).name, 30)} ({mark})" if mark else root
+        known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})" if mark else root
     return known
 
 

@@ -88,7 +88,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     )
     if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
-    if given.file is not None:
+    if given.file is not None and start.get("root") == str(Path(start.get("file", "")).parent):
         start = start | {"root": ""}
     # The run's own addresses and limits may be malicious.
     if issubclass(kind, ArchiveConfig):

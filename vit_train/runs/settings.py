@@ -40,9 +40,7 @@ class EvalDataConfig(Settings):
     name: str | None = setting(
         None, "The source of the images, for example folder; null: the run's own source."
     )
-    root: str | None = setting(
-        None, "The folder that holds the images; null: the run's, or that of data.file."
-    )
+    root: str | None = setting(None, "The folder that holds the images; null: as in training.")
     file: str | None = setting(
         None, "The CSV file that lists the images; null: the run's own (data.name=table)."
     )
