@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # the arithmetic of decoders and of dropped patches have needed 50.
 MOST = {
     "statements in vit_train": 9_679,
-    "statements in tests": 11_297,
+    "statements in tests": 11_298,
     "files": 125,
     "rooms": 14,
     "floors": 7,

@@ -87,8 +87,8 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
 def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
     """Divide the files of a tree as an earlier run did, and all new files by themselves.
 
-    New files of an earlier group join this group, and a single new file or group is trained on. Raise
-    ValueError if the files are divided already.
+    New files of an earlier group join this group, and a single new file or group is trained on.
+    Raise ValueError if the files are divided already.
     """
     tree, *others = trees.values()
     if others:
