@@ -16,6 +16,7 @@ from vit_train.data.config import (
     DataConfig,
     FolderConfig,
     ShapesConfig,
+    TableConfig,
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import load_part, reread
@@ -88,7 +89,11 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     )
     if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
-    if given.file is not None and start.get("root") == str(Path(start.get("file", "")).parent):
+    if (
+        given.file is not None
+        and isinstance(trained, TableConfig)
+        and trained.root == str(Path(trained.file).parent)
+    ):
         start = start | {"root": ""}
     # The run's own addresses and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
