@@ -241,7 +241,7 @@ TYPED = {
     "vit-eval ckpt=mae tta=flip": "classifiers",
     "vit-eval ckpt=mae robustness=true": "classifiers",
     "vit-eval ckpt=[mae,run]": "only models that predict classes or tags",
-    "vit-export ckpt=run format=timm normalize=false": "only for format=onnx and format=torch",
+    "vit-export ckpt=run format=timm normalize=false": "format=timm never normalizes",
     "vit-eval ckpt=[run,builtin:cifar10]": "their classes differ",
     "vit-eval ckpt=run weights=ema": "this run kept no moving average of the weights",
     "vit-predict ckpt=mae images=x.jpg": "task=reconstruct does not classify images",

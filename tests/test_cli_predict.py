@@ -63,7 +63,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     # All of them are right, so that no temperature is too cold.
     words = "no temperature is fitted: too few validation images (5)"
     run.says(words, "vit-eval", "ckpt=run")
-    monkeypatch.setattr(measuring, "COLDEST", 0.0)
+    monkeypatch.setattr("vit_train.evaluation.evaluate.temperature", lambda validation: 0.1)
     monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
     run.succeeds("vit-eval", "ckpt=run")
     evaluated = csv_rows("run/eval-test/predictions.csv")
