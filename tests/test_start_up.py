@@ -23,7 +23,7 @@ from vit_train.training import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = (
-    "vit_train.commands.train.typed",  # reading the settings
+    "vit_train.commands.train.to_config",  # reading the settings
     "vit_train.runs.paths.sole_writer",
     "vit_train.training.setup.load_dataset",
     "vit_train.training.setup.make_task",
