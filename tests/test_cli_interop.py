@@ -402,8 +402,7 @@ def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images:
         "format=timm",
         "out=theirs",
     )
-    config = read_json(Path("theirs/config.json"))
-    assert config["model_args"]["pos_embed"] == "none"
+    assert read_json(Path("theirs/config.json"))["model_args"]["pos_embed"] == "none"
     assert not pretrained("theirs", ViTConfig()).state["blocks.0.attn.proj.bias"].any()
 
 

@@ -44,8 +44,7 @@ def config(root: Path, *urls: str) -> ArchiveConfig:
 
 
 def assert_unpacked(root: Path) -> None:
-    found = {p.name: p.read_bytes() for p in (root / "set").iterdir()}
-    assert found == FILES
+    assert {p.name: p.read_bytes() for p in (root / "set").iterdir()} == FILES
 
 
 def test_downloaded_once_then_never_again(web: Loopback, tmp_path: Path) -> None:

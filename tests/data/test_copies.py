@@ -125,5 +125,4 @@ def test_a_common_frame_makes_no_copies_and_copies_alone_are_found() -> None:
     images = tensor(*map(Image.fromarray, framed))
     assert find_copies([images], [0] * 19) == []
     assert [pair[:2] for pair in find_copies([images[[0, 0, 0]]], "aab")] == [(0, 1), (1, 2)]
-    blank = torch.full((5, 3, 20, 20), 90, dtype=torch.uint8)
-    assert find_copies([blank], [0] * 5) == []
+    assert find_copies([torch.full((5, 3, 20, 20), 90, dtype=torch.uint8)], [0] * 5) == []

@@ -107,8 +107,7 @@ def test_bytes_left_out_are_noticed_and_fetched(web: Loopback, target: Path) -> 
 
 
 def test_a_redirect_is_followed(web: Loopback, target: Path) -> None:
-    real = web.url("/real", server.whole(CONTENT))
-    fetch(target, web.url("/old", server.redirect(real)))
+    fetch(target, web.url("/old", server.redirect(web.url("/real", server.whole(CONTENT)))))
     assert_whole(target)
 
 

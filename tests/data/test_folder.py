@@ -588,8 +588,8 @@ def test_images_on_disk_are_trained_on_as_if_in_memory(
     every = ours.train.with_others(ours.test)
     assert isinstance(every.images, ImagesOnDisk) and len(every) == 40
     assert torch.equal(every.images.flip(0)[0], every.images[-1])
-    nothing = every.subset(torch.zeros(40, dtype=torch.bool))
-    assert [each.shape for each in nothing.images.split(8)] == [(0, *every.images.shape[1:])]
+    nothing = every.subset(torch.zeros(40, dtype=torch.bool)).images.split(8)
+    assert [each.shape for each in nothing] == [(0, *every.images.shape[1:])]
 
 
 def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> None:

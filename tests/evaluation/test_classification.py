@@ -288,7 +288,19 @@ def test_the_matrix_is_that_of_scikit_learn(classes: list[int]) -> None:
     rng = np.random.default_rng(0)
     answers = Predictions(rng.choice(classes, 200), rng.normal(size=(200, 5)))
     expected = sk.confusion_matrix(answers.labels, answers.predicted, labels=range(5))
-    np.testing.assert_array_equal(confusion_matrix(answers), expected)
+    matrix = confusion_matrix(answers)
+    np.testing.assert_array_equal(matrix, expected)
+    pairs = [[0, 1], [2, 3], [4]]
+    together = [[matrix[np.ix_(rows, columns)].sum() for columns in pairs] for rows in pairs]
+    assert confusion_matrix(answers, together=2).tolist() == together
+
+
+def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -> None:
+    labels = np.arange(2500)
+    answers = Predictions(labels, np.eye(2500, dtype=np.float32)[labels])
+    (image,) = draw_confusion(answers, [str(label) for label in labels]).axes[0].images
+    assert image.get_array().shape == (834, 834)
+    assert image.get_extent()[1] == 834 * 3 - 0.5
 
 
 @pytest.mark.parametrize("count", [2, 10, 100])

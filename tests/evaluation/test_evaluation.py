@@ -119,15 +119,17 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
     models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
-    more = {
-        "title": "both",
-        "curves": None,
-        "settings": settings,
-        "by_class": [[NAMES[2], "5.00"]],
-        "pictures": pictures,
-    }
-    verdicts = [in_words(pair), "<i>seen</i>"]
-    both = render("evaluation", "comparison.html", models=models, verdicts=verdicts, **more)
+    both = render(
+        "evaluation",
+        "comparison.html",
+        title="both",
+        models=models,
+        verdicts=[in_words(pair), "<i>seen</i>"],
+        settings=settings,
+        by_class=[[NAMES[2], "5.00"]],
+        pictures=pictures,
+        curves=None,
+    )
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]
         assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)

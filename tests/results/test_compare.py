@@ -111,8 +111,12 @@ def test_what_may_change_a_result_makes_a_group(
     assert len(sizes(summary(0.5, 0, one), summary(0.6, 1, other))) == groups
 
 
-@pytest.mark.parametrize("source, root", [("folder", "photos"), ("table", ".")])
-def test_runs_on_other_images_of_one_folder_are_no_repetitions(source: str, root: str) -> None:
+@pytest.mark.parametrize(
+    "source, root, same", [("folder", "photos", f"/{30 * 'far/'}photos"), ("table", ".", ".")]
+)
+def test_runs_on_other_images_of_one_folder_are_no_repetitions(
+    source: str, root: str, same: str
+) -> None:
     """A folder may have changed between two runs."""
     photos = FOLDER | {"config.data.name": source, "config.data.root": root}
     seeds = {2: "aaaa", 1: "aaaa", 3: "bbbb"}
@@ -120,8 +124,7 @@ def test_runs_on_other_images_of_one_folder_are_no_repetitions(source: str, root
     assert labels(*runs) == [f"root={root} (aaaa)", f"root={root} (bbbb)"]
     groups = group_runs(runs)
     assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
-    if root == "photos":  # the same images elsewhere
-        runs[0]["config"]["data"]["root"] = f"/{30 * 'far/'}photos"
+    runs[0]["config"]["data"]["root"] = same  # the same images
     assert labels(*runs) == [f"root={root} (aaaa)", f"root={root} (bbbb)"]
     assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])
 
@@ -501,5 +504,4 @@ def test_a_search_is_sorted_and_each_setting_drawn(tmp_path: Path) -> None:
     rate, decay = figure.axes
     assert (rate.get_xlabel(), rate.get_xscale(), decay.get_xscale()) == ("lr", "log", "linear")
     assert sorted(rate.lines[0].get_xdata()) == sorted(rates)
-    few = plots(group_runs(runs[:4]))
-    assert "settings.png" not in few
+    assert "settings.png" not in plots(group_runs(runs[:4]))

@@ -128,8 +128,7 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallR
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
     run.succeeds("vit-eval", "ckpt=run", "precision=bf16")
-    said = read_json(Path("run/eval-test-bf16/results.json"))
-    assert said["precision"] == "bf16"
+    assert read_json(Path("run/eval-test-bf16/results.json"))["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "val/best_loss": min(losses),
@@ -366,8 +365,7 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
 ) -> None:
     data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
     unlabeled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
-    more = replace(data, unlabeled=unlabeled)
-    monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: more)
+    monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: replace(data, unlabeled=unlabeled))
     run = parts(task=task)
     images = torch.cat((run.splits.train.images, unlabeled))[:count]
     assert torch.equal(run.train_set.images, images)

@@ -66,16 +66,15 @@ def require_config(stored: Any, what: str) -> None:
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Flatten a nested config: {"model": {"depth": 6}} becomes [("model.depth", 6)].
 
-    Lists, None and all other values that are neither numbers nor strings become text, as by
-    `as_word`.
+    All values but numbers and booleans become text, as by `as_word`.
     """
     pairs: list[tuple[str, Any]] = []
     for key, value in config.items():
         if isinstance(value, dict):
             pairs += flatten(value, f"{prefix}{key}.")
         else:
-            plain = isinstance(value, bool | int | float | str)
-            pairs.append((prefix + key, value if plain else as_word(value)))
+            is_number = isinstance(value, int | float)
+            pairs.append((prefix + key, value if is_number else as_word(value)))
     return pairs
 
 

@@ -19,20 +19,23 @@ from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
 from vit_train.figures.sheet import draw_mistakes
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
+MOST_CELLS = 1000  # The drawing has at most this many pixels in a row.
 NO_IMAGES = "#ececec"  # The color of a true class without images: its shares are undefined, not 0.
 
 
 def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the confusion matrix: the share of each true class (row) predicted as each class."""
-    matrix = confusion_matrix(predictions)
+    together = -(-len(classes) // MOST_CELLS)
+    matrix = confusion_matrix(predictions, together)
     images = matrix.sum(axis=1, keepdims=True)
     shares = np.ma.masked_where(images + 0 * matrix == 0, 100 * matrix / np.maximum(1, images))
     named = len(classes) <= MOST_NAMED
     side = 2.2 + 0.48 * len(classes) if named else 9
     figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
     axes = figure.subplots()
+    end = together * len(matrix) - 0.5
     colors = colormaps["Blues"].with_extremes(bad=NO_IMAGES)
-    image = axes.imshow(shares, cmap=colors, vmin=0, vmax=100)
+    image = axes.imshow(shares, cmap=colors, vmin=0, vmax=100, extent=(-0.5, end, end, -0.5))
     axes.set(xlabel="predicted", ylabel="true", title="share of each true class, %")
     figure.colorbar(image, ax=axes, shrink=0.8)
     if named:
@@ -48,11 +51,15 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def confusion_matrix(predictions: Predictions) -> Integers:
-    """Count the images of each true class (row) by predicted class (column): (K,K)."""
-    count = predictions.classes
-    pairs = predictions.labels * count + predictions.predicted
-    return np.bincount(pairs, minlength=count**2).reshape(count, count)
+def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
+    """Count the images of each true class (row) by predicted class (column): (K,K).
+
+    Each row and each column stands for `together` neighboring classes, because a full matrix of
+    tens of thousands of classes would take gigabytes.
+    """
+    cells = -(-predictions.classes // together)
+    pairs = predictions.labels // together * cells + predictions.predicted // together
+    return np.bincount(pairs, minlength=cells**2).reshape(cells, cells)
 
 
 def class_reports(

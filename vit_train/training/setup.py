@@ -124,7 +124,8 @@ class Setup:
         # It also drops no patches.
         if self.config.train.freeze:
             return images * self.flops.forward / 1e12
-        epochs = getattr(self.config.model, "patch_dropout_epochs", None) or sys.maxsize
+        model = self.config.model
+        epochs = (isinstance(model, ViTConfig) and model.patch_dropout_epochs) or sys.maxsize
         dropped = min(images, epochs * len(self.train_loader) * self.train_loader.batch_size)
         return (dropped * self.flops.dropping + (images - dropped) * self.flops.training) / 1e12
 
