@@ -49,7 +49,10 @@ def test_joining_is_the_inverse_of_cutting() -> None:
 # masked autoencoder -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [{}, {"head": "gap"}, {"positions_at": "layers"}])
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"head": "gap"}, {"positions_at": "layers"}, {"stem": "conv"}, {"patch_overlap": 2}],
+)
 def test_hidden_patches_change_nothing_in_value_and_gradient(config: dict[str, str]) -> None:
     model, visible = masked_autoencoder(**config), torch.tensor([[3, 0, 7], [1, 2, 15]])
     pixels = images().requires_grad_()

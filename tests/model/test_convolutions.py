@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
+from vit_train.model.autoencoder import Autoregressor
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
 from vit_train.model.patches import ConvStem, PatchEmbed
@@ -51,10 +51,9 @@ def test_what_cannot_be_is_refused(change: dict) -> None:
         ViTConfig(**{"stem": "conv"} | change)
 
 
-def test_tasks_that_hide_patches_refuse_it() -> None:
-    config = ViTConfig(stem="conv", embed_dim=16, depth=1)
-    with pytest.raises(ValueError, match=r"set model\.stem=patches"):
-        MaskedAutoencoder(config, 1, 32, 3)
+@pytest.mark.parametrize("change", [{"stem": "conv"}, {"patch_overlap": 1}])
+def test_predicting_patch_by_patch_refuses_windows_that_overlap(change: dict) -> None:
+    config = ViTConfig(embed_dim=16, depth=1, **change)
     with pytest.raises(ValueError, match=r"set model\.stem=patches"):
         Autoregressor(config, 1, 32, 3, 4)
 

@@ -10,7 +10,7 @@ from vit_train.base.setting import Size
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
-from vit_train.model.patches import patchify, unpatchify
+from vit_train.model.patches import only_visible, patchify, unpatchify
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, make_positions
 from vit_train.model.vit import Encoder, init_weights
 
@@ -66,11 +66,10 @@ class Decoder(nn.Module):
                 f"model.positions={config.positions}: a decoder needs absolute positions; "
                 f"choose one of: {', '.join(absolute)}"
             )
-        dim = config.embed_dim
-        self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.mask_token = nn.Parameter(torch.empty(1, 1, config.embed_dim))
         self.pos_embed = positions
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
-        self.norm = norms_of(config)(dim)
+        self.norm = norms_of(config)(config.embed_dim)
         init_weights(self, config)
         # Initialized like the positions, not like the class token, because only positions
         # distinguish the copies of the mask token.
@@ -109,19 +108,13 @@ class Decoder(nn.Module):
 class Autoencoder(nn.Module):
     """An encoder, a decoder of the same width, and a linear map from decoder outputs to pixels.
 
-    The decoder has `decoder_depth` blocks; None means as many as the encoder. Raises ValueError
-    unless the stem is plain patches without overlap.
+    The decoder has `decoder_depth` blocks; None means as many as the encoder.
     """
 
     def __init__(
         self, config: ViTConfig, decoder_depth: int | None, image_size: int | Size, in_channels: int
     ) -> None:
         super().__init__()
-        if config.stem != "patches" or config.patch_overlap:
-            raise ValueError(
-                "this task hides patches from the encoder, so patches must be plain: set "
-                "model.stem=patches and model.patch_overlap=0"
-            )
         self.patch_size = config.patch_size
         self.encoder = Encoder(config, image_size, in_channels)
         self.decoder = Decoder(
@@ -151,6 +144,8 @@ class MaskedAutoencoder(Autoencoder):
         `visible` (B,V) holds the indices of the visible patches. `return_attention` also returns
         the decoder's attention.
         """
+        # Overlapping patches and convolutions would see the hidden pixels beside visible patches.
+        images = only_visible(images, visible, self.patch_size)
         return self.decode(self.encoder.encode_visible(images, visible), None, return_attention)
 
 
@@ -158,7 +153,8 @@ class Autoregressor(Autoencoder):
     """Autoregressive model: predicts an image patch by patch from its first rows of patches.
 
     The encoder sees only the patches in the first `given_rows` rows, or no patch if `given_rows` is
-    0. Raises ValueError if `given_rows` leaves no patch to predict.
+    0. Raises ValueError if `given_rows` leaves no patch to predict, or if a patch's embedding
+    depends on its neighbors.
     """
 
     def __init__(
@@ -169,6 +165,11 @@ class Autoregressor(Autoencoder):
         in_channels: int,
         given_rows: int,
     ) -> None:
+        if config.stem == "conv" or config.patch_overlap:
+            raise ValueError(
+                "task=autoregress predicts patch by patch, so patches must not overlap: set "
+                "model.stem=patches and model.patch_overlap=0"
+            )
         super().__init__(config, decoder_depth, image_size, in_channels)
         rows, columns = self.encoder.grid
         if given_rows >= rows:

@@ -27,14 +27,21 @@ def require_whole_patches(patch_size: int, image_size: Size) -> None:
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
     """Cut images into patches in row order: (B,C,H,W) → (B,N,C·P²)."""
-    split = (-1, patch_size)
-    cut: Tensor = images.unflatten(3, split).unflatten(2, split)  # (B,C,rows,P,columns,P)
+    # (B,C,rows,P,columns,P)
+    cut: Tensor = images.unflatten(3, (-1, patch_size)).unflatten(2, (-1, patch_size))
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def unpatchify(patches: Tensor, patch_size: int, image_size: Size) -> Tensor:
     """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,H,W)."""
     return F.fold(patches.transpose(1, 2), image_size, patch_size, stride=patch_size)
+
+
+def only_visible(images: Tensor, visible: Tensor, patch_size: int) -> Tensor:
+    """Set all pixels outside the patches with the indices `visible` (B,V) to zero: (B,C,H,W)."""
+    rows, columns = grid_of((images.shape[2], images.shape[3]), patch_size)
+    is_visible = images.new_zeros(images.shape[0], rows * columns).scatter(1, visible, 1)
+    return images * F.interpolate(is_visible.view(-1, 1, rows, columns), scale_factor=patch_size)
 
 
 class PatchEmbed(nn.Module):

@@ -153,8 +153,9 @@ class Encoder(nn.Module):
         self.image_shape = (in_channels, *size)
         self.patch_embed = (ConvStem if config.stem == "conv" else PatchEmbed)(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
-        count = config.registers
-        self.reg_token = nn.Parameter(torch.empty(1, count, dim)) if count else None
+        self.reg_token = (
+            nn.Parameter(torch.empty(1, config.registers, dim)) if config.registers else None
+        )
         # Tables of absolute positions: none, one, or one per layer.
         layers = config.depth if config.positions_at == "layers" else 1
         tables = (make_positions(AbsolutePositions, config, self.grid) for _ in range(layers))

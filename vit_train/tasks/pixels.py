@@ -13,7 +13,13 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.config import ModelConfig, require_vit
-from vit_train.model.patches import grid_of, patchify, require_whole_patches, unpatchify
+from vit_train.model.patches import (
+    grid_of,
+    only_visible,
+    patchify,
+    require_whole_patches,
+    unpatchify,
+)
 from vit_train.tasks.config import AutoregressConfig, DecodeConfig, ReconstructConfig
 from vit_train.tasks.task import Task
 
@@ -106,12 +112,12 @@ class Reconstruct(PixelTask):
         if self.normalize_target:
             predicted = predicted * deviation(truth) + truth.mean(2, keepdim=True)
         is_hidden = torch.zeros_like(targets, dtype=torch.bool).scatter(1, hidden, True)
-        patches = (
-            truth.masked_fill(is_hidden.unsqueeze(2), 0),
-            predicted.where(is_hidden.unsqueeze(2), truth),
-        )
-        size = self.image_shape[1:]
-        return [images, *(unpatchify(version, self.vit.patch_size, size) for version in patches)]
+        filled = predicted.where(is_hidden.unsqueeze(2), truth)
+        return [
+            images,
+            only_visible(images, visible, self.vit.patch_size),
+            unpatchify(filled, self.vit.patch_size, self.image_shape[1:]),
+        ]
 
 
 def deviation(patches: Tensor) -> Tensor:
@@ -141,9 +147,10 @@ class MaskedTrainBatches(DrawnBatches):
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         for number, draws in enumerate(self.source.draws(epoch, first), first):
-            rng = self.generator(epoch, number, MASKING)
-            orders = random_orders(rng, self.batch_size, self.patches)[self.share]
-            yield *draws, orders
+            orders = random_orders(
+                self.generator(epoch, number, MASKING), self.batch_size, self.patches
+            )
+            yield *draws, orders[self.share]
 
     def batch(self, *draws: Tensor) -> Batch:
         *images, orders = draws
