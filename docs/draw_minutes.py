@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).parent
 # Folder, label, color, and where the label stands beside the last point.
 RUNS = (
+    ("clock_90_cpu", "autoencoder first,\nPatchDropout", "#7a4fa3", (8, -4)),
     ("cifar10_vit_long", "40 epochs, bf16\nAMD Zen 4", "#b5442e", (-30, 9)),
     ("cifar10_vit", "20 epochs, fp32\nIntel Xeon", "#1f5fa8", (10, -34)),
     ("cifar10_conv", "14 epochs, conv stem\nAMD EPYC (AVX2)", "#5b8c3a", (10, -12)),
@@ -35,12 +36,17 @@ def drawn() -> Figure:
     for folder, label, color, place in RUNS:
         for summary in sorted((HERE / "results" / folder).glob("*.json")):
             run = json.loads(summary.read_text(encoding="utf-8"))
+            # An autoencoder, from which the run starts, has the same number.
+            first = HERE / "results" / f"{folder}_mae" / summary.name
+            start = (
+                json.loads(first.read_text(encoding="utf-8"))["seconds"] if first.exists() else 0
+            )
             rows = list(csv.DictReader(summary.with_suffix(".csv").open(encoding="utf-8")))
-            minutes = [float(row["seconds"]) / 60 for row in rows]
+            minutes = [(start + float(row["seconds"])) / 60 for row in rows]
             if "val_acc" in rows[0]:
                 accuracy = [100 * float(row["val_acc"]) for row in rows]
                 axes.plot(minutes, accuracy, color=color, linewidth=1.3)
-            end = run["seconds"] / 60, 100 * run["test"]["final"]["acc"]
+            end = (start + run["seconds"]) / 60, 100 * run["test"]["final"]["acc"]
             axes.plot(*end, "o", color=color, markersize=6)
         axes.annotate(label, end, place, textcoords="offset points", color=color, fontsize=8.5)
     for x, y, label, place in PUBLISHED:

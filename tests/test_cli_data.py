@@ -338,7 +338,8 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
 ) -> None:
     """New files alone are divided; those of an earlier group join it."""
     fractions = ["data.test_fraction=0.25", "data.val_fraction=0.25", *groups]
-    write_images("photos", photos(range(0, 16, 2)))
+    odd = [f"-x/{number}.png" for number in range(8)]  # as formulas in a spreadsheet
+    write_images("photos", [*photos(range(0, 16, 2)), *odd])
     run.succeeds(*RUN, *fractions)
     write_images("photos", [*photos(range(1, 16, 2)), "red/2-more.png"])
     run.succeeds(*LEARN, *fractions, "data.split_as=run", "hydra.run.dir=grown")
@@ -346,7 +347,7 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
         {row["path"]: row["split"] for row in csv_rows(f"{each}/images.csv")}
         for each in ("run", "grown")
     )
-    assert after.items() > before.items() and len(after) == 49
+    assert after.items() > before.items() and len(after) == 57
     counts = Counter(after[name] for name in after.keys() - before.keys())
     assert 5 <= counts["test"] <= 7 and 3 <= counts["val"] <= 5
     if groups:
@@ -358,8 +359,10 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
     assert evaluated(run, "apart", "data.root=others", ckpt="grown")[0] == set(new)
     if groups:  # a single new one is trained on
         new = write_images("photos", photos(range(20, 21)))
-        Path("grown").rename("grown, twice")
+        Path("grown, twice").mkdir()
+        Path("grown").rename("grown, twice/1")
         run.succeeds(*LEARN, *fractions, "data.split_as=grown, twice", "hydra.run.dir=again")
+        run.fails("must be the folder of a run", "vit-data", *DATA[:2], "data.split_as=photos")
         rows = csv_rows("again/images.csv")
         assert {row["split"] for row in rows if row["path"] in new} == {"train"}
         return

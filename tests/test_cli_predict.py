@@ -61,7 +61,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     predict = ["vit-predict", "ckpt=run", "images=photos/test"]
     run.says("vit-eval ckpt=run", *predict, "out=before.csv")
     # All of them are right, so that no temperature is too cold.
-    words = "no temperature is fitted: too few validation images (5)"
+    words = "no temperature is fitted: nearly all 5 validation images are predicted correctly"
     run.says(words, "vit-eval", "ckpt=run")
     monkeypatch.setattr("vit_train.evaluation.evaluate.temperature", lambda validation: 0.1)
     monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
@@ -349,7 +349,7 @@ def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
     run.fails("data.on_error=skip", *where)
     run.succeeds(*where, "data.on_error=skip")
     Path("elsewhere/green").rename("elsewhere/violet")
-    run.fails("classes that the model does not have: violet", *where)
+    run.fails("classes that are not classes of the model: violet", *where)
     words = "is not a setting of data.name=cifar10"
     run.fails(words, "vit-eval", "ckpt=run", "data.name=cifar10", "data.on_error=skip")
 

@@ -30,8 +30,8 @@ from vit_train.base.text import (
     csv_text,
     file_name,
     markdown_cell,
-    print_signs_in_any_encoding,
     printable,
+    replace_unencodable_characters,
 )
 from vit_train.base.writing import (
     new_folder,
@@ -277,7 +277,7 @@ def test_a_terminal_of_any_encoding_shows_every_line(
 ) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr("sys.stdout", stream)
-    print_signs_in_any_encoding()
+    replace_unencodable_characters()
     print("cat 3 × 4 █… ± 猫", flush=True)
     assert stream.buffer.getvalue().decode(encoding) == line
 

@@ -465,6 +465,8 @@ def test_an_unchanged_fork_ends_as_the_run_itself(run: Run, config: str) -> None
     changes = ["optim.schedule=constant", "train.epochs=3", "train.max_minutes=1e-9"]
     run.succeeds("vit-train", f"fork={source}", *changes)
     (other,) = Path("outputs/whole-forked").iterdir()
+    best = (Checkpoint.load(f / "checkpoints/best.safetensors").epoch for f in (whole, other))
+    assert forked.best is None or set(best) == {forked.best.epoch}
     run.succeeds("vit-train", f"resume={other}", "train.max_minutes=null")
     table = rows(other)
     assert table[0] == rows(whole)[0] and float(table[2]["lr"]) == 1e-3
@@ -506,6 +508,7 @@ def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: Small
         ("extend=no run: there is no run in no run", "extend=no run"),
         ("in builtin:cifar10: name the folder of a finished run", "extend=builtin:cifar10"),
         ("extend= cannot change data (this run has", "extend=run", "data=cifar10"),
+        ("extend= cannot change train.minutes", "extend=run", "train.minutes=5"),
         ("fork=nowhere: there is no run in nowhere", "fork=nowhere"),
         ("fork=bare: this run has no checkpoint", "fork=bare"),
         ("fork= cannot change data (this run has", "fork=run", "data=cifar10"),

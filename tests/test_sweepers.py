@@ -186,3 +186,4 @@ def test_seeds_are_added_until_two_settings_are_told_apart(
     run.fails(
         "two combinations of settings, but this sweep has 1", "vit-train", *sweep, words[1][:-1]
     )
+    assert not Path("seed").exists()  # no run has been trained

@@ -33,9 +33,7 @@ def __getattr__(name: str) -> Any:
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     if name == "__version__":
-        from importlib.metadata import (
-            version,
-        )  # not for every command, because importing torch takes a while
+        from importlib.metadata import version  # slow, and rarely needed
 
         return version("vit-train")
     raise AttributeError(f"module 'vit_train' has no attribute {name!r}")

@@ -56,7 +56,7 @@ WRONG = {
     "path,label,split\ncat/0.png,cat,test\n": "lists no training images",
     "path,label\ncat/0.png,cat\nno.png,dog\n": "no.png: there is no such file",
     "path,label\ncat/0.png,\ud800": "cannot be read as a CSV file",
-    "path,label,split\ncat/0.png,cat,\ndog/0.png,dog,val\n": "classes that .* does not have: dog",
+    "path,label,split\ncat/0.png,cat,\ndog/0.png,dog,val\n": "classes that are not .*: dog",
     **{
         f'path,label,weight\na.png,a,\nb.png,b,"{weight}"\n': f"line 3: weight {weight} "
         "must be a number from 0 to 1,000,000, such as 0.3"
@@ -86,7 +86,7 @@ def test_a_table_gives_each_image_its_tags() -> None:
     assert data.classes == ("a", "b") and data.test.label_names(data.classes) == ["b"]
     assert torch.equal(data.train.labels, torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
     assert data.train.class_counts(2) == [1, 1]
-    with pytest.raises(ValueError, match=r"has tags that photos/labels.csv does not have: c\."):
+    with pytest.raises(ValueError, match=r"has tags that are not tags of the training images: c\."):
         load_dataset(table(rows("path,tags,split", [*lines, f"{PHOTOS[3]},b|c,test"])))
     with pytest.raises(ValueError, match="has no tags for training images"):
         load_dataset(table(rows("path,tags,split", lines[1:])))
@@ -110,7 +110,9 @@ def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     with pytest.raises(ValueError, match=r"matches no part of cat/0\.png"):
         load_dataset(replace(folder, group_by="patient"))
     with pytest.raises(ValueError, match="is not a regular expression"):
-        replace(folder, group_by="(")
+        load_dataset(replace(folder, group_by="("))
+    with pytest.raises(ValueError, match=r"labels.csv has no column patient\(s\)"):
+        load_dataset(table(rows("path,label,patient", lines), group_by="patient(s)"))
 
 
 def grouped(sizes: Sequence[int]) -> ImageSet:

@@ -84,7 +84,7 @@ def test_one_layers_attention_is_the_mean_of_its_heads(monkeypatch: pytest.Monke
 
     model = VisionTransformer(ViTConfig(), image_size=8)
     monkeypatch.setattr(model, "forward", lambda images, attention: (torch.eye(2), layers))
-    maps, *_ = prediction_maps(model, torch.zeros(2, 3, 8, 8), "attention", 0)
+    maps, _ = prediction_maps(model, torch.zeros(2, 3, 8, 8), "attention", 0)
     torch.testing.assert_close(maps.flatten(1), layers[0].sum(1)[:, 0, 1:] / 3)
 
 

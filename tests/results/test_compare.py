@@ -505,3 +505,10 @@ def test_a_search_is_sorted_and_each_setting_drawn(tmp_path: Path) -> None:
     assert (rate.get_xlabel(), rate.get_xscale(), decay.get_xscale()) == ("lr", "log", "linear")
     assert sorted(rate.lines[0].get_xdata()) == sorted(rates)
     assert "settings.png" not in plots(group_runs(runs[:4]))
+    blind = [run | {"best_val": None} for run in runs]
+    assert "settings.png" not in plots(group_runs(blind))
+    # A model without the setting is not in the plot.
+    models = [{"name": "cnn"}, *({"name": "vit", "dropout": rate} for rate in rates)]
+    runs = [summary(0.5, 0, {"config.model": model}, curve=None) for model in models]
+    (axes,) = plots(group_runs(runs))["settings.png"].axes
+    assert sorted(axes.lines[0].get_xdata()) == sorted(rates)

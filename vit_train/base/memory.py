@@ -56,15 +56,20 @@ SPLIT_BYTES = 6
 
 
 def require_images_fit(
-    images: int, size: Sequence[int], settings: str, bytes_per_pixel: int = 3
+    images: int,
+    size: Sequence[int],
+    settings: str,
+    bytes_per_pixel: int = 3,
+    advice: str = "choose fewer or smaller images",
 ) -> None:
     """Raise ValueError if the machine's RAM is too small for this many images.
 
     `images` is the number of images, and `size` is their height and width in pixels. The message
-    begins with `settings`, the names and values of the settings that determine these numbers.
+    begins with `settings`, the names and values of the settings that determine these numbers, and
+    ends with `advice`.
     """
     require_memory(
         images * math.prod(size) * bytes_per_pixel,
         f"{settings}: {counted(images, 'image')} of {in_pixels(size)}",
-        "choose fewer or smaller images or, for your own, data.cache=true",
+        advice,
     )

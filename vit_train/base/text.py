@@ -60,7 +60,7 @@ def markdown_cell(text: str) -> str:
     return re.sub(r"[\\|<*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()", r"\\\g<0>", printable(text))
 
 
-def print_signs_in_any_encoding() -> None:
+def replace_unencodable_characters() -> None:
     """Make stdout and stderr print "?" for characters that their encodings cannot represent."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -102,20 +102,17 @@ def reason(error: BaseException) -> str:
     return " ".join(told)[:300] or type(error).__name__
 
 
-def render(room: str, template: str, **content: object) -> str:
+def render(package: str, template: str, **content: object) -> str:
     """Fill in a Jinja template with `content`, and return the text.
 
-    The template is in the subpackage `room` of vit_train, such as "explain". Markup and control
+    The template is in the subpackage `package` of vit_train, such as "explain". Markup and control
     characters in `content` are escaped.
     """
-    from jinja2 import (
-        Environment,
-        PackageLoader,
-        StrictUndefined,
-    )  # slow, and only needed for pages
+    # Slow, and only needed for pages.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader(f"vit_train.{room}"),
+        loader=PackageLoader(f"vit_train.{package}"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),

@@ -164,9 +164,7 @@ def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     and so on. If the process is killed just before the last rename, last.safetensors is missing,
     and last-1.safetensors is the newest version. If writing raises OSError, no file changes.
     """
-    path.parent.mkdir(
-        exist_ok=True
-    )  # without parents=True, so that a vanished mount is not recreated
+    path.parent.mkdir(exist_ok=True)  # not its parents, so that no vanished mount is recreated
     with replacing(path, keep) as file:
         file.write(archive)
     for old in generations(path)[keep + 1 :]:

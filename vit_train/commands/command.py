@@ -76,7 +76,7 @@ def quote_path(setting: str, paths: Sequence[str]) -> str:
     """
     key, _, value = setting.partition("=")
     is_path = key in paths and (value.startswith("~") or exists(value))
-    return f"{key}={quoted(Path(value).expanduser())}" if is_path else setting
+    return f"{key}={quoted(os.path.expanduser(value))}" if is_path else setting
 
 
 def quoted(path: Path | str) -> str:
@@ -153,8 +153,8 @@ def read_command(
         chosen = [f"{group}: {', '.join(choices(group, folders))}" for group in sorted(groups)]
         heading = ["\n== Groups, chosen by group=name =="] if groups else []
         settings = ["\n== Current settings (change them with key=value) ==", *described(config)]
-        end = "\nAdd --cfg job to print only the settings."
-        print(about, *heading, *chosen, *settings, end, sep="\n")
+        print(about, *heading, *chosen, *settings, sep="\n")
+        print("\nAdd --cfg job to print only the settings.")
         sys.exit()
     return flags
 

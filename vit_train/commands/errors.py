@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import flatten
-from vit_train.base.text import print_signs_in_any_encoding, printable, reason
+from vit_train.base.text import printable, reason, replace_unencodable_characters
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
@@ -55,8 +55,9 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
 
 def describe(error: BaseException, kind: type) -> str:
     if is_out_of_memory(error) and not isinstance(error, ValueError):  # which has advice already
-        advice = "choose a smaller model, or fewer or smaller images"
-        return f"out of memory ({reason(error)}): {advice}"
+        return (
+            f"out of memory ({reason(error)}): choose a smaller model, or fewer or smaller images"
+        )
     # Hydra names the config file with the error.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
     context = None if error.__suppress_context__ else error.__context__
@@ -145,14 +146,14 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     set this variable, this function sets it, so that Hydra does not print errors itself. `kind` is
     the dataclass of the command's settings.
     """
-    print_signs_in_any_encoding()
+    replace_unencodable_characters()
     if SHOW_TRACEBACKS:
         yield
         return
     os.environ[FULL_ERROR] = "1"
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is not an error
     try:
-        with ended_by_interrupt(command), lost_output_is_said(command):
+        with ended_by_interrupt(command), report_lost_output(command):
             yield
     except Exception as error:
         if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
@@ -161,7 +162,7 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lost_output_is_said(command: str) -> Iterator[None]:
+def report_lost_output(command: str) -> Iterator[None]:
     """Exit with status 1 at the end of the block if output to stdout was lost.
 
     Print the reason, unless stdout is a pipe whose reader has ended, such as `head`. Within the

@@ -34,14 +34,14 @@ from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_
 
 # Settings that an extended or forked run may change. The optimizer, its parameter groups and the
 # moving average may not change, because their state is carried over, nor may the length of an epoch
-# (the batch size).
+# (the batch size) or train.minutes, from which the epochs of a new run are planned.
 EXTENDED = (
     *("train", "train.", "optim", "optim.", "augment", "augment."),
     *("task.label_smoothing", "task.class_weights", "data.sampler", "checkpoint.metric"),
 )
 KEPT = (
     *("optim.name", "optim.layer_decay", "optim.head_lr_scale"),
-    *("train.ema_decay", "train.batch_size", "train.freeze"),
+    *("train.ema_decay", "train.batch_size", "train.freeze", "train.minutes"),
 )
 
 

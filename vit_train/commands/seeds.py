@@ -1,13 +1,20 @@
 """`seed=auto`: compare two combinations of settings with as many seeds as a test needs."""
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from vit_train.base.text import counted, printable
 
 AUTO = "seed=auto"
+EXACTLY_TWO = (
+    f"{AUTO} compares two combinations of settings, but this sweep has {{}}: give exactly one "
+    "setting two values"
+)
 
 
 def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None]) -> None:
@@ -20,9 +27,18 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
     """
     from vit_train.results.differences import LAST_LOOK, difference
     from vit_train.results.gather import read_groups
+    from vit_train.results.summaries import REPEATED
     from vit_train.results.table import common_measure
 
     rest = [each for each in flags.overrides if each != AUTO]
+    combinations = math.prod(
+        len(list(each.sweep_string_iterator()))
+        for each in OverridesParser.create().parse_overrides(rest)
+        if each.is_sweep_override() and each.key_or_group not in REPEATED
+    )
+    # An experiment may have values to sweep over.
+    if combinations != 2 and not any(each.startswith("experiment=") for each in rest):
+        raise ValueError(EXACTLY_TWO.format(combinations))
     rest.append("hydra.sweep.subdir=seed_${seed}_${hydra.job.num}")
     for seed in range(LAST_LOOK):
         flags.overrides = [*rest, f"seed={seed}"]
@@ -31,10 +47,7 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
             return
         groups = read_groups([folder])
         if len(groups) != 2:
-            raise ValueError(
-                f"{AUTO} compares two combinations of settings, but this sweep has {len(groups)}: "
-                "give exactly one setting two values"
-            )
+            raise ValueError(EXACTLY_TWO.format(len(groups)))
         if not all(run["best_val"] for group in groups for run in group.runs):
             raise ValueError(f"{AUTO} needs validation results: choose data.val=split")
         measure = common_measure(groups)

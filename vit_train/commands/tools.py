@@ -24,7 +24,7 @@ from vit_train.runs.settings import (
 )
 
 
-@console_command(EvalConfig, paths=("ckpt", *DATA_PATHS, "foreign"))
+@console_command(EvalConfig, paths=("ckpt", "out", *DATA_PATHS, "foreign"))
 def vit_eval(config: EvalConfig) -> None:
     """vit-eval: evaluate a trained model, or compare several models on the same images.
 

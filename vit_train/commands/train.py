@@ -220,7 +220,7 @@ def continue_run(
         return Outcome(folder, None if best is None else best.score)
 
 
-def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
+def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME; `now` is TIME.
 
     The file conf/train.yaml calls this function. The folder is named after the first of these that
@@ -232,7 +232,7 @@ def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
     if _root_.resume is not None:  # the real folder, the run's own, is found later
         return "."
     if data == "folder" and root:
-        data = file_name(Path(root).expanduser().resolve().name) or data
+        data = file_name(Path(os.path.expanduser(root)).resolve().name) or data
     name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
     verbs = {"extend": "extended", "fork": "forked", "config": "repeated"}
     used = next((key for key in verbs if _root_[key] is not None), None)
@@ -249,7 +249,7 @@ def run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
 
 def main() -> None:
     sweep = Sweep()
-    OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
+    OmegaConf.register_new_resolver("new_run_folder", new_run_folder, replace=True)
     with short_errors("vit-train"):
         import_own_parts()
         register_schemas()

@@ -1,7 +1,6 @@
 """The settings of the data sources."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -244,18 +243,12 @@ class FolderConfig(DataConfig):
 
     @property
     def title(self) -> str:
-        return printable(Path(self.root).expanduser().resolve().name) or self.name
+        return printable(Path(self.root).resolve().name) or self.name
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
-        try:
-            re.compile(self.group_by or "")
-        except re.error as error:
-            raise ValueError(
-                f"data.group_by={self.group_by} is not a regular expression: {error}"
-            ) from None
         if self.image_size is None:  # OmegaConf accepts null for it
             raise ValueError("data.image_size must not be null for data=folder: set it to 64, say")
 

@@ -254,8 +254,10 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
         return decoded
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        waiting = "waiting for another process that is decoding the same images"
-        with exclusive(entry.with_suffix(".lock"), waiting):
+        with exclusive(
+            entry.with_suffix(".lock"),
+            "waiting for another process that is decoding the same images",
+        ):
             # Unless another process has decoded them during the wait.
             if not (decoded := stored(entry, paths, reading)):
                 store(entry, paths, reading)
@@ -336,5 +338,9 @@ class Doubts:
 
     def warn(self) -> None:
         warn_of(self.flat, "image", "with almost no contrast")
-        center = ": only the central part is read"
-        warn_of(self.cropped, "image", "cropped by more than a fifth of the area", center)
+        warn_of(
+            self.cropped,
+            "image",
+            "cropped by more than a fifth of the area",
+            ": only the central part is read",
+        )

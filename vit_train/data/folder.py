@@ -94,7 +94,11 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     if config.cache:
         return decode_cached(paths, reading)
     require_images_fit(
-        len(paths), size, f"data.cache=false data.image_size={config.image_size}", SPLIT_BYTES
+        len(paths),
+        size,
+        f"data.image_size={config.image_size}",
+        SPLIT_BYTES,
+        "set data.cache=true, or choose fewer or smaller images",
     )
     return decode(paths, reading)
 

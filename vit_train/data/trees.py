@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.text import printable
+from vit_train.base.text import plain_cell, printable
 from vit_train.data.config import IMAGES, FolderConfig, TableConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import (
@@ -71,14 +71,16 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
     Raise ValueError if there are none, or if images of one group are in two splits.
     """
     trees = table_trees(config) if isinstance(config, TableConfig) else folder_trees(config)
+    if "test" not in trees and "val" in trees:
+        trees["test"] = trees.pop("val")
     if config.split_as is not None:
         trees = divided_as_before(trees, config)
-    sides: dict[str, str] = {}
+    part_of: dict[str, str] = {}
     for part, tree in trees.items():
         for group in tree.groups or ():
-            if sides.setdefault(group, part) != part:
+            if part_of.setdefault(group, part) != part:
                 raise ValueError(
-                    f"the images of group {group} are in both {sides[group]} and {part}: a group "
+                    f"the images of group {group} are in both {part_of[group]} and {part}: a group "
                     "(data.group_by) must be in one split"
                 )
     return trees
@@ -96,8 +98,13 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
             "data.split_as= is for images that are not yet divided into splits, but these are: "
             "set data.split_as=null"
         )
-    listed_in = TableConfig(file=str(Path(str(config.split_as), IMAGES)))
-    before = {row["path"]: row["split"] for _, row in table_rows(listed_in)}
+    listed = Path(str(config.split_as), IMAGES)
+    if not listed.is_file():
+        raise ValueError(
+            f"data.split_as={config.split_as} must be the folder of a run on such images: there is "
+            f"no {listed}"
+        )
+    before = {row["path"]: row["split"] for _, row in table_rows(TableConfig(file=str(listed)))}
     classes = np.unique([label for _, label in tree.files], return_inverse=True)[1]
     groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
     # The numbers of the files take the place of images.
@@ -106,7 +113,7 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     parts = {
         of: before[name]
         for of, (path, _) in zip(unit, tree.files, strict=True)
-        if (name := printable(name_of(path, config))) in before
+        if (name := plain_cell(printable(name_of(path, config)))) in before
     }
     new = [number for number, of in enumerate(unit) if of not in parts]
     rest = files.subset(torch.tensor(new, dtype=torch.int64))
@@ -150,8 +157,6 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
             tree.groups.append(row[str(config.group_by)])
         if tree.weights is not None:
             tree.weights.append(weight_in(row["weight"], f"{config.file}, line {number}"))
-    if "test" not in trees and "val" in trees:
-        trees["test"] = trees.pop("val")
     if "train" not in trees:
         raise ValueError(f"{config.file} lists no training images")
     return trees
@@ -188,6 +193,8 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
                         f"{config.file} has no column {column}: the first line must name the "
                         "columns path and label (or tags) and, optionally, split, group and weight"
                     )
+            if config.group_by not in (None, TableConfig.group_by, *names):
+                raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
             for row in rows:
                 yield rows.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -221,8 +228,6 @@ def folder_trees(config: FolderConfig) -> dict[str, Tree]:
     others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
     if others:
         logger.warning(f"ignored folders next to train/:{bulleted(others)}")
-    if "test" not in places and "val" in places:
-        places["test"] = places.pop("val")
     return {part: scan(place, config) for part, place in places.items()}
 
 
@@ -250,8 +255,14 @@ def scan(root: Path, config: FolderConfig) -> Tree:
 
 
 def group_in(name: str, pattern: str) -> str:
-    """Return the part of a file's name that matches; raise ValueError if no part does."""
-    found = re.search(pattern, name)
+    """Return the part of a file's name that matches; raise ValueError if no part does.
+
+    Also raise ValueError if the pattern is not a regular expression.
+    """
+    try:
+        found = re.search(pattern, name)
+    except re.error as error:
+        raise ValueError(f"data.group_by={pattern} is not a regular expression: {error}") from None
     if found is None:
         raise ValueError(f"data.group_by={pattern} matches no part of {name}")
     return found[0]
@@ -275,18 +286,19 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
     if empty := [tree.root / name for name in tree.classes if name not in names]:
         logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
     for part in trees.values():
-        require_known(part, names, str(tree.root))
+        require_known(part, names, "the training images")
     return names
 
 
 def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
     """Raise ValueError if the tree has images of a class that is not in `classes`.
 
-    The message says that `owner`, the model or the training folder, does not have these classes.
+    The message calls `classes` those of `owner`, such as "the model".
     """
     unknown = sorted(set(chain(*tree.labels)) - set(classes))
     if unknown:
+        kind = "tags" if tree.has_tags else "classes"
         raise ValueError(
-            f"{tree.root} has {'tags' if tree.has_tags else 'classes'} that {owner} does not have: "
+            f"{tree.root} has {kind} that are not {kind} of {owner}: "
             f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
         )

@@ -178,7 +178,6 @@ class Trainer:
                 if self.val_loader is not None:
                     val = self.evaluate(self.eval_model, self.val_loader)
                     self.best = better(self.best, self.epoch, val)
-                self.require_equal_weights()
                 self.leave_out(began)  # before a checkpoint, which records the speed
                 self.report("on_epoch", log, val)
 
@@ -314,20 +313,6 @@ class Trainer:
         outputs = self.graphed_outputs if model is self.eval_model else None
         by = self.precision, self.workers, self.processes, outputs
         return evaluate(model, self.objective, loader, *by)
-
-    def require_equal_weights(self) -> None:
-        """Raise ValueError if the processes' weights differ by more than rounding error.
-
-        Only the norms of the weights are compared.
-        """
-        if self.processes.count > 1:
-            norms = self.processes.gather(nn.utils.get_total_norm(self.parameters).cpu().view(1))
-            if not torch.allclose(norms, norms[0], rtol=1e-3, equal_nan=True):
-                raise ValueError(
-                    "the weights of the processes have drifted apart: after epoch "
-                    f"{self.epoch} the norms of the weights are {norms.tolist()}. Resume from an "
-                    "earlier checkpoint"
-                )
 
     @property
     def finished(self) -> bool:

@@ -26,6 +26,7 @@ from vit_train.results.summaries import (
     short_name,
     short_value,
     smallest_key,
+    validated_on,
 )
 from vit_train.runs.paths import CHECKPOINTS, summary_file
 from vit_train.runs.settings import EvalConfig
@@ -122,7 +123,11 @@ def common_curves(runs: Sequence[Evaluated], names: Sequence[str]) -> Figure | N
     if not all(found):
         return None
     groups = [(name, [curve]) for name, curve in zip(names, found, strict=True)]
-    return draw_curves(groups, ("loss", runs[0].result.scalars[1]), "validation")
+    return draw_curves(
+        groups,
+        ("loss", runs[0].result.scalars[1]),
+        validated_on([run.content for run in runs]),
+    )
 
 
 def by_class(shares: Floats, classes: Sequence[str]) -> list[list[str]]:

@@ -85,8 +85,7 @@ def load_for(config: EvalConfig, checkpoint: str) -> Trained:
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
     """Evaluate a loaded model; raise ValueError for settings that its task does not support."""
     meta = trained.meta
-    asked = config.tta != "none" or config.robustness or config.foreign
-    if asked and not meta.task.one_class:
+    if (config.tta != "none" or config.robustness or config.foreign) and not meta.task.one_class:
         raise ValueError(
             "tta=flip, robustness=true and foreign= are for classifiers, not for "
             f"task={meta.config.task.name}"

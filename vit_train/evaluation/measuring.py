@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vit_train.base.log import logger
+from vit_train.base.text import counted
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
@@ -66,7 +67,8 @@ def temperature(validation: Predictions) -> float | None:
 
     Temperature scaling is from Guo et al. 2017. The cross-entropy is convex in 1/T, so bisection
     for T between COLDEST and HOTTEST finds the zero of its derivative: the mean difference between
-    the expected logit and the label's logit. Return None if there are too few validation images.
+    the expected logit and the label's logit. Return None if there is no least cross-entropy,
+    because nearly all predictions are correct.
     """
 
     def slope(inverse: float) -> float:
@@ -79,8 +81,8 @@ def temperature(validation: Predictions) -> float | None:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     if 1 / high <= COLDEST:
-        count = len(validation.labels)
-        logger.info(f"no temperature is fitted: too few validation images ({count:,})")
+        count = counted(len(validation.labels), "validation image")
+        logger.info(f"no temperature is fitted: nearly all {count} are predicted correctly")
         return None
     return float(min(1 / high, HOTTEST))
 

@@ -59,8 +59,8 @@ def find_suspects(config: SuspectsConfig) -> None:
     ]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "suspects.csv", csv_text([COLUMNS, *rows]))
-    title = "Labels that are probably wrong, the most suspicious first"
-    save(draw_sheet({title: shown}), folder / "suspects.png")
+    sheet = draw_sheet({"Labels that are probably wrong, the most suspicious first": shown})
+    save(sheet, folder / "suspects.png")
     lines = [f"{name}: labeled {label}, probably {other}" for name, label, other, *_ in rows]
     logger.info(
         f"{counted(len(rows), 'suspect')} among {counted(len(images), 'image')}:{bulleted(lines)}\n"

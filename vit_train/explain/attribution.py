@@ -104,8 +104,8 @@ def prediction_maps(
     method: str = "relevance",
     layer: int = -1,
     target: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return maps (B,R,C), logits (B,K) and explained classes (B,) for normalized images (B,C,H,W).
+) -> tuple[Tensor, Tensor]:
+    """Return maps (B,R,C) and the explained classes (B,) for normalized images (B,C,H,W).
 
     The explained classes are `target` (B,) or, if it is None, the predicted classes. `layer` is the
     index of a layer, used only by method="attention".
@@ -124,7 +124,7 @@ def prediction_maps(
             matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
     config = model.config
     maps = patch_maps(matrix, model.grid, config.has_class_token, config.registers)
-    return maps.detach(), logits.detach(), targets
+    return maps.detach(), targets
 
 
 def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:

@@ -153,7 +153,7 @@ class Explainer:
             chances = self.trained.probabilities(pixels, self.precision)
             predicted = chances.argmax(1)
             target = predicted if self.target is None else torch.full_like(predicted, self.target)
-            maps, *_ = prediction_maps(
+            maps, _ = prediction_maps(
                 self.model, pixels, method or self.methods[0], self.layer, target
             )
             parts.append((maps.cpu(), chances.cpu()))

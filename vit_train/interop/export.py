@@ -121,6 +121,7 @@ def compared(
     return figures
 
 
+@torch.no_grad()
 def latency(model: Deployed, answer: Answer, images: Tensor) -> str:
     """Return, as text, the median time that the exported model takes for one image."""
     image = images[:1] if model.normalize else Normalize(model.meta.statistics)(images[:1])

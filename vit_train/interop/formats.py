@@ -112,9 +112,8 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
     if isinstance(config, ViTConfig):
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.
         kernels = "scratch" if config.positions == "relative" else "fused"
-        config = replace(
-            config, kernels=kernels, init="torch"
-        )  # fast; the weights are loaded below
+        # init="torch" is fast; the weights are loaded below.
+        config = replace(config, kernels=kernels, init="torch")
     fused = build(config, meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
     if not calibrated:

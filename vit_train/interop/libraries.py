@@ -46,18 +46,25 @@ def unpack_timm(state: State) -> State:
     """Give the class token a position, and registers none.
 
     Without a position, as in DeiT-III and FlexiViT, the class token gets zeros. Registers with
-    positions become the sums.
+    positions become the sums. Patches fill a square; that tells whether other tokens have
+    positions.
     """
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count, first = positions.shape[1], int("cls_token" in state)
-    if count > 1 and math.isqrt(count) ** 2 == count:  # only patches have positions
+    registers = state["reg_token"].shape[1] if "reg_token" in state else 0
+    all_have = registers > 0 and is_square(count - first - registers)
+    if count > 1 and is_square(count) and not all_have:  # only patches have positions
         zeros = positions.new_zeros(1, first, positions.shape[2])
         return state | {"pos_embed": torch.cat((zeros, positions), 1)}
-    if "reg_token" not in state or not count:
+    if not registers or not count:
         return state
-    end = first + state["reg_token"].shape[1]
+    end = first + registers
     rest = torch.cat((positions[:, :first], positions[:, end:]), 1)
     return state | {"reg_token": state["reg_token"] + positions[:, first:end], "pos_embed": rest}
+
+
+def is_square(count: int) -> bool:
+    return count > 0 and math.isqrt(count) ** 2 == count
 
 
 def pack_timm(state: State) -> State:
@@ -235,11 +242,6 @@ def channels_first(vectors: Tensor) -> Tensor:
     return vectors.unflatten(-1, (side, side, COLORS)).movedim(-1, -3)  # type: ignore[no-any-return]
 
 
-def channels_last(patches: Tensor) -> Tensor:
-    """Flatten patches, with the channels last: (…,C,P,P) → (…,P²·C)."""
-    return patches.movedim(-3, -1).flatten(-3)
-
-
 def unpack_vit_pytorch(state: State) -> State:
     result = dict(state)
     for key, value in state.items():
@@ -251,18 +253,6 @@ def unpack_vit_pytorch(state: State) -> State:
             result[key] = channels_first(value).flatten()
     # With pool="mean", its class token is empty.
     return {key: value for key, value in result.items() if value.numel()}
-
-
-def pack_vit_pytorch(state: State) -> State:
-    result, side = dict(state), state[PATCHES].shape[-1]
-    for key, value in state.items():
-        if key == PATCHES:
-            result[key] = channels_last(value)
-        elif key.startswith(NORM_IN):
-            result[key] = channels_last(value.unflatten(0, (-1, side, side)))
-    positions = state["pos_embedding"]
-    token = state.get("cls_token", positions[:, :0])
-    return result | {"pos_embedding": positions[0], "cls_token": token[0]}
 
 
 VIT_PYTORCH = Layout(
@@ -294,13 +284,10 @@ VIT_PYTORCH = Layout(
     },
     norm_eps=1e-5,
     unpack=unpack_vit_pytorch,
-    pack=pack_vit_pytorch,
 )
 
 
-LAYOUTS: tuple[Layout, ...] = (
-    *(TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MODULES, DINOV2, VIT_PYTORCH),
-)
+LAYOUTS = (TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MODULES, DINOV2, VIT_PYTORCH)
 
 
 def layout_of(state: Mapping[str, Tensor]) -> Layout:

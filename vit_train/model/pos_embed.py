@@ -149,9 +149,8 @@ class Sinusoidal(Table):
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
         table = torch.empty(1, math.prod(grid) + has_class, dim)
-        if (
-            not table.is_meta
-        ):  # on the meta device, arithmetic would load PyTorch's compiler, which takes seconds
+        # On the meta device, arithmetic would load PyTorch's compiler, which takes seconds.
+        if not table.is_meta:
             table = self.computed(grid, dim, has_class).unsqueeze(0)
         self.weight = nn.Buffer(table)
 

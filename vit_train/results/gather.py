@@ -69,5 +69,4 @@ def folder_beside(paths: Sequence[Path]) -> Path:
     """Return the deepest folder that contains all paths; of a single folder, the folder itself."""
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
-    parent = os.path.commonpath([path.parent.resolve() for path in paths])
-    return Path(os.path.relpath(parent))
+    return Path(os.path.relpath(os.path.commonpath([path.parent.resolve() for path in paths])))

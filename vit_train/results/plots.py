@@ -30,15 +30,12 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         figures["curves.png"] = curves(
             histories, tuple(dict.fromkeys(("loss", measure.name))), validated_on(runs)
         )
-    if keys := searched(groups):
-        panels = {
-            short_name(key): [
-                (group.settings[key], measure.scale * value)
-                for group in groups
-                for value in group.values("best_val", measure.name)
-            ]
-            for key in keys
-        }
+    panels = {
+        short_name(key): points
+        for key in searched(groups)
+        if (points := searched_points(groups, key, measure))
+    }
+    if panels:
         figures["settings.png"] = scatters(panels, f"validation {measure.short}")
     return figures
 
@@ -53,6 +50,18 @@ def searched(groups: Sequence[Group]) -> list[str]:
         key
         for key, found in values.items()
         if len(found) >= 5 and all(isinstance(value, float) for value in found)
+    ]
+
+
+def searched_points(
+    groups: Sequence[Group], key: str, measure: Measure
+) -> list[tuple[float, float]]:
+    """Return a searched setting's value and the validation result of each run that has both."""
+    return [
+        (group.settings[key], measure.scale * value)
+        for group in groups
+        if key in group.settings
+        for value in group.values("best_val", measure.name)
     ]
 
 

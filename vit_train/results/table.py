@@ -58,13 +58,13 @@ def common_measure(groups: Sequence[Group]) -> Measure:
     Raise ValueError if the runs have different measures.
     """
     first, *others = {
-        next(each for each in (ACCURACY, MAP, LOSS) if each.name in run["test"]["final"])
+        next((each for each in (ACCURACY, MAP) if each.name in run["test"]["final"]), LOSS)
         for group in groups
         for run in group.runs
     }
     if others:
         raise ValueError(
-            "only some of these runs are classifiers: compare classifiers and others separately"
+            "these runs have different measures (accuracy, mAP or loss): compare them separately"
         )
     return first
 
@@ -129,10 +129,9 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     measure = common_measure(groups)
     rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
     for group in groups:
-        result = measure.text(measure.final(group))
-        differs, _ = compared(group, baseline, measure)
-        count = str(len(group.runs))
-        rows.append((printable(group.title), count, result, ends(interval(group)), differs))
+        name, count = printable(group.title), str(len(group.runs))
+        result, difference = measure.text(measure.final(group)), compared(group, baseline, measure)
+        rows.append((name, count, result, ends(interval(group)), difference[0]))
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in filled]
     widths[0] = min(widths[0], TERMINAL - sum(width + 2 for width in widths[1:]))

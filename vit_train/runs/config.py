@@ -300,8 +300,7 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """Return the config with other values for some settings, such as {"model.depth": 4}."""
     for key, value in settings.items():
         group, _, name = key.partition(".")
-        part = replace(getattr(config, group), **{name: value})
-        config = replace(config, **{group: part})
+        config = replace(config, **{group: replace(getattr(config, group), **{name: value})})
     return config
 
 
@@ -335,7 +334,6 @@ def read_settings(path: Path) -> dict[str, Any]:
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(read_config(path)))  # type: ignore[assignment]
         require_config(stored, "it")
         return stored
-    except (
-        Exception
-    ) as error:  # any, from PyYAML, for a value that does not fit its tag: !!bool foo
+    # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
+    except Exception as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error

@@ -88,7 +88,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         vars(trained) if name == trained.name else {"image_size": shortest(meta.image_shape[1:])}
     )
     if is_builtin(meta.path):  # a custom source has no data here
-        start = start | {"root": kind().root}
+        start = {key: value for key, value in start.items() if key != "root"}
     if (
         given.file is not None
         and isinstance(trained, TableConfig)
@@ -155,7 +155,8 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         left = len(data.test) - len(tested.test) if split == "test" else 0
         caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
         return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
-    if config.image_size != meta.config.data.image_size:
+    trained = meta.config.data
+    if config.name == trained.name and config.image_size != trained.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently

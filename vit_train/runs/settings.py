@@ -95,7 +95,8 @@ class EvalConfig(TrainedConfig):
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     precision: str | None = setting(
         None,
-        "fp32, tf32, bf16 or fp16; null: as in training, or fp32 if the device lacks it.",
+        "auto, fp32, tf32, bf16 or fp16; null: as in training (after bf16: auto), or fp32 if the "
+        "device lacks it.",
         choices=PRECISIONS,
     )
     tta: str = setting(
@@ -179,6 +180,10 @@ class PredictConfig(TrainedConfig):
             raise ValueError(f"out={self.out} must end in .csv or .jsonl")
 
 
+# The settings of `vit-explain` that have no effect with html=.
+PICTURED = ("images", "method", "layer", "target", "score", "out")
+
+
 @dataclass
 class ExplainConfig(TrainedConfig):
     """All settings of `vit-explain`."""
@@ -223,6 +228,11 @@ class ExplainConfig(TrainedConfig):
         super().__post_init__()
         if self.html is not None and not self.html.endswith(".html"):
             raise ValueError(f"html={self.html} must end in .html")
+        given = (key for key in PICTURED if getattr(self, key) != getattr(ExplainConfig, key))
+        if self.html is not None and (useless := ", ".join(f"{key}=" for key in given)):
+            raise ValueError(f"html= writes only a page with test images: leave out {useless}")
+        if self.target is not None and self.score:
+            raise ValueError("score= is for maps of the predicted class: leave out target=")
         if self.target is not None and self.method not in ("relevance", "all"):
             raise ValueError(
                 f"method={self.method} draws the same map for every class: leave out target="

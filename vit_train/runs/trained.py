@@ -263,10 +263,15 @@ class Trained(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Return how many images a forward pass can take without exceeding SHARE of the RAM."""
-        each = forward_bytes(self.meta.config.model, self.meta.image_shape)
+        """Return how many images a forward pass can take without exceeding SHARE of the memory.
+
+        On a GPU, the memory is the free memory of this GPU; otherwise, it is the RAM.
+        """
+        each, memory = forward_bytes(self.meta.config.model, self.meta.image_shape), memory_bytes()
+        if self.device.type == "cuda":
+            memory = torch.cuda.mem_get_info(self.device)[0]
         # Memory counts as infinite if the system does not report it.
-        return max(1, int(min(SHARE * memory_bytes() / each, 1e9)))
+        return max(1, int(min(SHARE * memory / each, 1e9)))
 
     @property
     def device(self) -> torch.device:
@@ -324,8 +329,9 @@ def load(
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
     if isinstance(config.model, ViTConfig):
-        grid = grid_of(checkpoint.image_shape[1:], config.model.patch_size)
-        state = resize_positions(state, grid, model)
+        state = resize_positions(
+            state, grid_of(checkpoint.image_shape[1:], config.model.patch_size), model
+        )
     model.load_state_dict(state)
     meta = Meta(
         path=file,

@@ -118,8 +118,9 @@ class CheckpointManager(Callback):
             self.unwritten_best = self.make(trainer).copied()
         if self.config.keep_every and log.epoch % self.config.keep_every == 0:
             with self.tolerant():
-                path = self.last_path.with_stem(f"epoch-{log.epoch}")
-                self._write(path, self.make(trainer), keep=0)
+                self._write(
+                    self.last_path.with_stem(f"epoch-{log.epoch}"), self.make(trainer), keep=0
+                )
         if self.time.is_due or trainer.finished:
             with self.tolerant(is_last=trainer.finished, is_epoch=True):
                 self._save(trainer)

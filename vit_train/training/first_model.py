@@ -126,8 +126,9 @@ def fine_tuned(
     if not isinstance(config.model, ViTConfig):
         return config
     if config.model.norm_eps is None:
-        eps = (found.config if found else config.model).eps
-        config = with_settings(config, {"model.norm_eps": eps})
+        config = with_settings(
+            config, {"model.norm_eps": (found.config if found else config.model).eps}
+        )
     if found is None or "init_from" not in chosen:
         return config
     given = {key.replace("mlp_ratio", "mlp_dim") for key in chosen}

@@ -25,7 +25,7 @@ from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.config import IMPORT
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
-from vit_train.runs.trained import load
+from vit_train.runs.trained import pick_weights
 from vit_train.training.checkpoints import CheckpointManager
 from vit_train.training.earlier import Earlier
 from vit_train.training.pictures import Pictures, draw_first_images
@@ -160,12 +160,14 @@ class RunFolder:
         """
         name = self.csv.path.name
         if (source / name).exists():
-            rows = read_table(source / name).encode()[: state.written.get(name)]
+            rows = read_table(source / name).encode()[: state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
-        best = self.checkpoints.best_path
-        if verb == "fork" and (source / CHECKPOINTS / BEST).is_file():
-            best.parent.mkdir(exist_ok=True)
-            best.write_bytes((source / CHECKPOINTS / BEST).read_bytes())
+        best, copy = source / CHECKPOINTS / BEST, self.checkpoints.best_path
+        if verb != "fork" or state.best is None or not best.is_file():
+            return
+        if Checkpoint.load(best).epoch == state.best.epoch:  # not a later epoch
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(best.read_bytes())
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write and log the results, the final summary and the next commands.
@@ -245,15 +247,15 @@ class RunFolder:
         """Read the best epoch's weights; warn and return None if the file is missing or damaged."""
         path = self.checkpoints.best_path
         try:
-            model, meta = load(path)
-            if meta.epoch != best.epoch:  # the run has gone back to a checkpoint before that epoch
+            saved = Checkpoint.load(path)
+            if saved.epoch != best.epoch:  # the run has gone back to a checkpoint before that epoch
                 raise ValueError(
-                    f"{path} holds epoch {meta.epoch}, not the best epoch, {best.epoch}"
+                    f"{path} holds epoch {saved.epoch}, not the best epoch, {best.epoch}"
                 )
         except ValueError as error:
             logger.warning(f"the best weights are lost: {error}")
             return None
-        return model.state_dict()
+        return pick_weights(saved, "auto")[1]
 
     def advice(self) -> str:
         """Return how to resume, for the end of an error message; "" if no checkpoint is intact."""

@@ -67,8 +67,8 @@ class Pictures(Callback):
             "val/mistakes", draw_mistakes(val.predictions, images.images, classes, names), step
         )
         if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-            some = sample(images, min(SHOWN, most))
-            self.board.figure("val/relevance", draw_relevance(setup, model, some), step)
+            figure = draw_relevance(setup, model, sample(images, min(SHOWN, most)))
+            self.board.figure("val/relevance", figure, step)
 
     def flush(self) -> None:
         """Write the latest gallery; after an OSError, the next call tries again."""
@@ -96,7 +96,7 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
     batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps
 
-    maps, _, predicted = prediction_maps(model, batch)
+    maps, predicted = prediction_maps(model, batch)
     lines = [
         [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)

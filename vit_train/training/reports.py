@@ -190,7 +190,7 @@ class TensorBoard(Callback):
         self.add(Event(summary=scalar(tag, value), step=step))
 
     def close(
-        self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
+        self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str]
     ) -> None:
         """Add the settings and the final metrics, by tag, to TensorBoard's hyperparameter table.
 

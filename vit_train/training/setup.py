@@ -91,8 +91,11 @@ class Setup:
     @property
     def sizes(self) -> dict[str, int]:
         """Return the numbers of images for training, validation and testing."""
-        val = 0 if self.splits.val is None else len(self.splits.val)
-        return {"train": len(self.train_set), "val": val, "test": len(self.splits.test)}
+        return {
+            "train": len(self.train_set),
+            "val": len(self.splits.val or ()),
+            "test": len(self.splits.test),
+        }
 
     def image_rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield the rows of a table of all images: their names, classes and splits."""
@@ -113,8 +116,9 @@ class Setup:
         fits = counting_bytes(self.config.model, self.data.image_shape[1:]) <= memory_bytes() / 4
         if self.teacher or not fits:
             return None
-        kinds, classes = (self.config.task, self.config.model), len(self.data.classes)
-        return count_flops(*kinds, self.data.image_shape, classes)
+        return count_flops(
+            self.config.task, self.config.model, self.data.image_shape, len(self.data.classes)
+        )
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this many images, or None if `flops` is None."""
@@ -240,8 +244,7 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
     """Add unlabeled images (N,C,H,W), if given, to the training images."""
     if images is None:
         return train_set
-    count = len(train_set) + len(images)
-    require_images_fit(count, images.shape[2:], "data.unlabeled=true")
+    require_images_fit(len(train_set) + len(images), images.shape[2:], "data.unlabeled=true")
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
 
 
@@ -287,8 +290,8 @@ def agreed_precision(
 
 def balances(config: TrainConfig) -> bool:
     """Return True if data.sampler or task.class_weights balances uneven classes."""
-    class_weights = getattr(config.task, "class_weights", None)
-    return config.data.sampler == "balanced" or class_weights is not None
+    has_class_weights = getattr(config.task, "class_weights", None) is not None
+    return has_class_weights or config.data.sampler == "balanced"
 
 
 def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:

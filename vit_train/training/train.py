@@ -14,6 +14,7 @@ from types import FrameType
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
+from vit_train.data.config import FolderConfig
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
@@ -128,11 +129,13 @@ def train_in_held_folder(
     processes = join_processes(device, config.distributed)
     try:
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
-            checkpoint = processes.broadcast(checkpoint)
+            # Only the main process knows the settings of a run that torchrun has restarted.
+            config, checkpoint = processes.broadcast((config, checkpoint))
             earlier = read_earlier(config, checkpoint)
             config = with_named_runs(config)
-            state = earlier.state if earlier else None
-            setup = set_up(config, device, processes, state, chosen_settings())
+            setup = set_up(
+                config, device, processes, earlier.state if earlier else None, chosen_settings()
+            )
             if earlier:
                 earlier.require_same(setup)
             elif config.train.minutes is not None:
@@ -147,7 +150,7 @@ def train_in_held_folder(
 
 
 def with_named_runs(config: TrainConfig) -> TrainConfig:
-    """Replace a folder of runs in init_from= or task.teacher= by its newest finished run.
+    """Replace a folder of runs in a setting that names a run by its newest finished run.
 
     If the folder stayed in the config, a resumed run could load another model, from a newer run.
     """
@@ -156,6 +159,9 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
     if isinstance(config.task, DistillConfig):
         task = replace(config.task, teacher=str(run_at(Path(config.task.teacher))))
         config = replace(config, task=task)
+    if isinstance(config.data, FolderConfig) and config.data.split_as is not None:
+        data = replace(config.data, split_as=str(run_at(Path(config.data.split_as))))
+        config = replace(config, data=data)
     return config
 
 

@@ -229,9 +229,9 @@ class Mixer:
         box = Rectangles(*drawn[2:])
         area = (box.height * box.width).double() / math.prod(self.size)
         share = (area * drawn.inside + (1 - area) * drawn.outside).float().unsqueeze(1)
-        weight = torch.where(
+        weight = torch.where(  # (B,1,H,W)
             box.contain(self.size), per_image(drawn.inside), per_image(drawn.outside)
-        )  # (B,1,H,W)
+        )
         own, other = (certain(each, self.num_classes) for each in (labels, other_labels))
         targets = torch.lerp(other, own, share)
         return torch.lerp(others, images, weight), targets
