@@ -209,7 +209,7 @@ class FolderConfig(DataConfig):
     white_level: int | None = setting(
         None,
         "In grayscale images of more than 8 bits, the value that becomes white; null: the largest "
-        "value of the fewest bits (10, 12, 14 or 16) that hold the training images.",
+        "value of the smallest bit depth (10, 12, 14 or 16) that holds all training images.",
         at_least=1,
         at_most=65535,
     )

@@ -241,8 +241,9 @@ class LoopConfig(Settings):
     )
     on_nonfinite: str = setting(
         "stop",
-        "If the loss or gradient of a step is NaN or infinite: stop the run, or skip the step. The "
-        "check is made only at each point of the training curves, because it waits for the GPU.",
+        "If the loss or gradient of a step is NaN or infinite: stop the run, or skip the step. "
+        "Noticed at each point of the curves and after each epoch; either way, such a step changes "
+        "no weights.",
         choices=("stop", "skip"),
     )
     max_skips: int = setting(

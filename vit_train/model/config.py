@@ -132,8 +132,8 @@ class ViTConfig(ModelConfig):
     )
     registers: int = setting(
         0,
-        "Number of register tokens (Darcet et al. 2024): learned tokens without positions, after "
-        "the class token, which no head reads.",
+        "Number of register tokens (Darcet et al. 2024): learned tokens without positions that no "
+        "head reads; they come after the class token.",
         at_least=0,
         at_most=MOST_REGISTERS,
     )

@@ -90,7 +90,7 @@ class EvalConfig(TrainedConfig):
         "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")
     )
     batch_size: int | None = setting(
-        None, "Number of images per batch; null: as in training.", at_least=1
+        None, "Number of images per batch; null: the run's train.eval_batch_size.", at_least=1
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     precision: str | None = setting(
