@@ -324,7 +324,7 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
         found = evaluated(run, "larger", f"split={split}", "data.image_size=24")
         assert found[1] == words and (found[0] == trained) == (split == "test")
     new = write_images("photos", photos(range(10, 14)))
-    words = "27 images left out because this model, or a model that it learned from"
+    words = "27 images left out because this model, a model that it learned from or"
     for more in ([], ["data.image_size=24"], ["data.image_size=24", "data.root=photos"]):
         images, caveat = evaluated(run, "grown", *more)
         assert images == trained | set(new) and words in caveat
@@ -352,11 +352,13 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
     assert 5 <= counts["test"] <= 7 and 3 <= counts["val"] <= 5
     if groups:
         assert after["red/2-more.png"] == before["red/2.png"]
-    run.succeeds("vit-eval", "ckpt=[run,grown]", "out=both")
-    compared = {row["image"] for row in csv_rows("both/A/predictions.csv")}
+    run.succeeds("vit-eval", "ckpt=[run,grown]")
+    compared = {row["image"] for row in csv_rows("run/eval-test-vs-grown/A/predictions.csv")}
+    assert not Path("run/eval-test").exists()
     assert compared == {name for name, split in after.items() if split == "test"}
-    new = write_images("others", photos(range(4)))
+    new = write_images("others", [*photos(range(4)), "red/without a number.png"])
     assert evaluated(run, "apart", "data.root=others", ckpt="grown")[0] == set(new)
+    assert ("are in groups" in evaluated(run, "own", ckpt="grown")[1]) == bool(groups)
     if groups:  # a single new one is trained on
         new = write_images("photos", photos(range(20, 21)))
         Path("grown, twice").mkdir()

@@ -15,7 +15,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
+from vit_train.commands.resuming import are_same, completed_config
+from vit_train.data.config import FolderConfig
+from vit_train.model.config import ViTConfig
 from vit_train.results import differences
+from vit_train.runs.config import TrainConfig
 
 
 def composed(run: Run, *arguments: str) -> dict:
@@ -187,3 +191,10 @@ def test_seeds_are_added_until_two_settings_are_told_apart(
         "two combinations of settings, but this sweep has 1", "vit-train", *sweep, words[1][:-1]
     )
     assert not Path("seed").exists()  # no run has been trained
+    run.fails("leave out hydra/launcher=", "vit-train", *sweep, words[0], "hydra/launcher=basic")
+
+
+def test_a_repeated_job_takes_what_only_its_run_could_know() -> None:
+    begun = TrainConfig(ViTConfig(norm_eps=1e-6), data=FolderConfig(root="x", white_level=4095))
+    config = TrainConfig(ViTConfig(), data=FolderConfig(root="x"))
+    assert are_same(begun, completed_config(config, begun, []), exactly=True)

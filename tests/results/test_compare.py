@@ -277,7 +277,7 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
     text = (tmp_path / "out/results.md").read_text(encoding="utf-8")
     assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
     assert "0.3000 ± 0.0707" in shown and "interval" not in shown + text
-    with pytest.raises(ValueError, match="compare classifiers and others separately"):
+    with pytest.raises(ValueError, match="different measures"):
         gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out", None)
 
 

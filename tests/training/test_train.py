@@ -268,7 +268,14 @@ def test_arithmetic_is_counted_with_the_patches_that_are_left() -> None:
 def test_arithmetic_with_a_decoder_is_counted_too() -> None:
     """The encoder of one patch of four, and the decoder of all four."""
     flops = parts(task=ReconstructConfig(decoder_depth=1)).flops
-    assert flops.training > 2 * flops.forward > 0
+    n, t, d, p = 4, 2, 8, 3 * 8 * 8  # patches, tokens, width, pixels of a patch
+    embedding, pixels = 2 * n * p * d, 2 * n * d * p
+    encoder = 2 * t * d * (4 * d + 2 * 32) + 4 * t * t * d
+    to_itself = 8 * n * d * d + 4 * n * n * d
+    to_encoder = 4 * n * d * d + 4 * t * d * d + 4 * n * t * d
+    decoder = to_itself + to_encoder + 4 * n * d * 32
+    assert flops.forward == embedding + encoder + decoder + pixels
+    assert 2 * flops.forward < flops.training < 3 * flops.forward
 
 
 def test_the_metric_of_even_classes_is_the_accuracy_unless_they_were_made_even() -> None:

@@ -73,12 +73,17 @@ def begun_run(
 def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str]) -> TrainConfig:
     """Return `config` with the settings that are known only once a run has begun.
 
-    `begun` supplies the precision if it is auto, and the number of epochs if it was planned for
-    train.minutes. If init_from= is among `keys`, the settings on the command line, `begun` also
-    supplies the settings that are taken from a pretrained model, unless they are among `keys`.
+    `begun` supplies the precision if it is auto, data.white_level and model.norm_eps if they are
+    null, and the number of epochs if it was planned for train.minutes. If init_from= is among
+    `keys`, the settings on the command line, `begun` also supplies the settings that are taken from
+    a pretrained model, unless they are among `keys`.
     """
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
+    for group, name in (("data", "white_level"), ("model", "norm_eps")):
+        ours, theirs = getattr(config, group), getattr(begun, group)
+        if type(ours) is type(theirs) and getattr(ours, name, "absent") is None:
+            config = with_settings(config, {f"{group}.{name}": getattr(theirs, name)})
     if config.train.minutes is not None and config.train.minutes == begun.train.minutes:
         config = with_settings(config, {"train.epochs": begun.train.epochs})
     if "init_from" not in keys or type(config.model) is not type(begun.model):

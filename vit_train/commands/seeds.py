@@ -36,6 +36,8 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
         for each in OverridesParser.create().parse_overrides(rest)
         if each.is_sweep_override() and each.key_or_group not in REPEATED
     )
+    if any(each.startswith("hydra/launcher=") for each in rest):
+        raise ValueError(f"{AUTO} trains one run after the other: leave out hydra/launcher=")
     # An experiment may have values to sweep over.
     if combinations != 2 and not any(each.startswith("experiment=") for each in rest):
         raise ValueError(EXACTLY_TWO.format(combinations))

@@ -257,7 +257,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a checksum of images, labels and classes.
+        """Return a checksum of images, labels, classes, groups and weights.
 
         The checksum does not depend on where the data is stored. Of unlabeled images, only the
         number and the shape affect the checksum.
@@ -266,8 +266,11 @@ class Dataset:
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
         for part in (self.train, self.val, self.test):
             if part is not None:
-                for tensor in chain(part.images.split(AT_ONCE), (part.labels,)):
+                more = (each for each in (part.labels, part.weights) if each is not None)
+                for tensor in chain(part.images.split(AT_ONCE), more):
                     crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
+                if part.groups is not None:
+                    crc = zlib.crc32(repr(part.groups.tolist()).encode(), crc)
         return f"{crc:08x}"
 
 

@@ -58,19 +58,25 @@ def found_white_level(config: FolderConfig, train: Tree) -> int | None:
     return level
 
 
-def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> ImageSet | None:
+def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -> ImageSet | None:
     """Load the images of `split`, test or val; return None if the split has no folder.
 
     If config.root has neither a test nor a validation folder, all its images are test images.
-    `classes` are the model's classes; raise ValueError for images of any other class. Also raise
-    ValueError in the cases that `load_folder` names.
+    `classes` are the model's classes, or None if it has none; raise ValueError for images of any
+    other class. Also raise ValueError in the cases that `load_folder` names.
     """
-    trees = find_trees(replace(config, split_as=None))
+    config = replace(config, split_as=None)
+    try:
+        trees = find_trees(config)
+    except ValueError:  # these images may have no groups, which testing does not need
+        trees = find_trees(replace(config, group_by=None))
     if len(trees) == 1:
         trees = {"test": trees["train"]}
     tree = trees.get(split)
     if tree is None or split == "train":
         return None
+    if classes is None:
+        classes = class_names({"train": tree})
     require_known(tree, classes, "the model")
     return image_set(tree, classes, config, {})
 

@@ -1,7 +1,7 @@
 """Predictions for a whole split, and their metrics with confidence intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, variance
@@ -91,6 +91,11 @@ def of_label(values: Floats, labels: Integers) -> Floats:
     return np.take_along_axis(values, labels[:, None], axis=1)[:, 0]
 
 
+def score(values: Mapping[str, float], best_by: str) -> float:
+    """Return the value that selects the best epoch, negated for a loss: higher is better."""
+    return -values["loss"] if best_by == "loss" else values[best_by]
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Results for a whole split of `count` images; the best epoch has the highest `score`."""
@@ -105,8 +110,7 @@ class Evaluation:
 
     @property
     def score(self) -> float:
-        value = self.values[self.best_by]
-        return -value if self.best_by == "loss" else value
+        return score(self.values, self.best_by)
 
     @property
     def values(self) -> dict[str, float]:
@@ -209,8 +213,9 @@ def lower_bound(successes: int, count: int) -> float:
 
 
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
-    """Return the 95 % interval of the mean accuracy of several runs, tested on the same images.
+    """Return a 95 % interval of the mean accuracy of several runs, tested on the same images.
 
+    The interval is conservative: the variance between seeds is partly one between images, too.
     `shares` are the runs' accuracies on `count` images. The interval covers the variation between
     seeds and between test images. The variance due to the seeds is divided by the number of runs.
     The variance due to the images (Wilson's) is not, because all runs are tested on the same

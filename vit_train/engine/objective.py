@@ -25,6 +25,8 @@ class Objective(Protocol):
     measures: ClassVar[tuple[str, ...]]
     # True if images have weights; a step's loss is then the weighted mean.
     weighs: bool = False
+    # The value of `evaluation` that selects the best epoch.
+    best_by: str = "loss"
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each of `measures`, summed over the images of a batch: (M,).

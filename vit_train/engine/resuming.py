@@ -1,9 +1,11 @@
 """Save a trainer's state, and resume or extend a run from a saved state."""
 
 import time
+from dataclasses import replace
 
 import torch
 
+from vit_train.engine.metrics import score
 from vit_train.engine.state import RandomState, Start, TrainerState
 from vit_train.engine.trainer import Trainer
 
@@ -46,8 +48,11 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     trainer.epoch_averages.restore(state.epoch_averages)
     trainer.log_averages.restore(state.log_averages)
     trainer.nonfinite.skipped = state.skipped
-    trainer.start = state.start
-    trainer.best = state.best
+    trainer.start, trainer.best = state.start, state.best
+    if state.best is not None:  # a fork may select its best epoch by another metric
+        trainer.best = replace(
+            state.best, score=score(state.best.values, trainer.objective.best_by)
+        )
     if trainer.batch > len(trainer.train_loader) or trainer.epoch > trainer.last_epoch:
         raise ValueError(
             f"it was saved {state.batch} batches after epoch {state.epoch}, but this run has fewer "

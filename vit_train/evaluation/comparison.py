@@ -16,7 +16,13 @@ from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
 from vit_train.engine.tagging import Tagging, percentiles
-from vit_train.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
+from vit_train.evaluation.evaluate import (
+    Evaluated,
+    default_folder,
+    display_name,
+    evaluate_loaded,
+    load_for,
+)
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.charts import curves as draw_curves
 from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
@@ -36,23 +42,24 @@ from vit_train.runs.trained import Meta, Trained
 def compare_checkpoints(config: EvalConfig) -> None:
     """Evaluate each checkpoint, and write a comparison of each pair into a folder.
 
-    The default of `config.out` is a folder beside the first checkpoint's results.
-    Raise ValueError if a model predicts neither classes nor tags, or if the models' classes or
-    images differ.
+    The default of `config.out` is a folder beside the first checkpoint's results. The results of
+    each checkpoint go to the folder's subfolders A, B and so on. Raise ValueError if a model
+    predicts neither classes nor tags, or if the models' classes or images differ.
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
     models = without_seen(models)
     letters = ascii_uppercase[: len(models)]
+    places = distinct([display_name(trained.meta.path) for trained in models])
+    beside = default_folder(config, models[0].meta)
+    against = file_name("-".join(places[1:]).replace("/", "-"))
+    folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
+    require_own_folder(folder)
     runs = [
-        evaluate_loaded(trained, replace(config, out=config.out and f"{config.out}/{letter}"))
+        evaluate_loaded(trained, replace(config, out=str(folder / letter)))
         for letter, trained in zip(letters, models, strict=True)
     ]
     require_same_images(runs)
-    places = distinct([display_name(run.meta.path) for run in runs])
-    beside, against = runs[0].folder, file_name("-".join(places[1:]).replace("/", "-"))
-    folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
-    require_own_folder(folder)
     settings = different_settings(runs)
     marks = setting_labels(settings) or places
     names = [f"{letter} ({mark})" for letter, mark in zip(letters, marks, strict=True)]

@@ -90,7 +90,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
             "tta=flip, robustness=true and foreign= are for classifiers, not for "
             f"task={meta.config.task.name}"
         )
-    folder = Path(config.out or run_folder(meta.path) / folder_name(config, meta))
+    folder = Path(config.out or default_folder(config, meta))
     require_own_folder(folder)
     with removed_if_empty(folder, named=config.out is not None):
         folder.mkdir(parents=True, exist_ok=True)
@@ -278,8 +278,8 @@ def display_name(checkpoint: Path) -> str:
     return f"{PREFIX}{checkpoint.stem}" if is_builtin(checkpoint) else str(checkpoint)
 
 
-def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return the output folder's name; it lists the settings that differ from their defaults."""
+def default_folder(config: EvalConfig, meta: Meta) -> Path:
+    """Return the output folder; its name lists the settings that differ from their defaults."""
     data, split = config.data, config.split
     place = None if data.root is None else Path(data.root).expanduser().resolve()
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)
@@ -298,4 +298,5 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         config.robustness and "robustness",
         config.foreign and f"foreign-{Path(config.foreign).name}",
     ]
-    return "-".join(file_name(part) for part in ["eval", split, *parts] if part)
+    name = "-".join(file_name(part) for part in ["eval", split, *parts] if part)
+    return run_folder(meta.path) / name

@@ -67,8 +67,7 @@ def temperature(validation: Predictions) -> float | None:
 
     Temperature scaling is from Guo et al. 2017. The cross-entropy is convex in 1/T, so bisection
     for T between COLDEST and HOTTEST finds the zero of its derivative: the mean difference between
-    the expected logit and the label's logit. Return None if there is no least cross-entropy,
-    because nearly all predictions are correct.
+    the expected logit and the label's logit. Return None if it is below COLDEST.
     """
 
     def slope(inverse: float) -> float:
@@ -81,8 +80,10 @@ def temperature(validation: Predictions) -> float | None:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     if 1 / high <= COLDEST:
-        count = counted(len(validation.labels), "validation image")
-        logger.info(f"no temperature is fitted: nearly all {count} are predicted correctly")
+        logger.info(
+            f"no temperature is fitted: the best is below {COLDEST}, as if nearly all "
+            f"{counted(len(validation.labels), 'validation image')} were predicted correctly"
+        )
         return None
     return float(min(1 / high, HOTTEST))
 

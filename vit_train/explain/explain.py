@@ -56,7 +56,7 @@ def explain_predictions(config: ExplainConfig) -> None:
         part = evaluated_images(config.data, "test", trained.meta)[0].images
     if config.images is None:
         some = sample(part, config.count)
-        images, titles, shown = some.images, true_classes(some, trained.meta), None
+        images, titles, shown = some.images[:], true_classes(some, trained.meta), None
     else:
         paths, doubts = image_files(config.images), Doubts()
         images, titles, shown = read_images(trained, paths, config.count, config.max_pixels, doubts)

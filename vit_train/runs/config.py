@@ -54,7 +54,7 @@ INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
     *("checkpoint.keep", "checkpoint.keep_every", "checkpoint.on_error", "distributed."),
     *("name", "notes", "trackers"),
-    *("device", "data.root", "data.cache", "data.download", "data.urls"),
+    *("device", "data.root", "data.file", "data.cache", "data.download", "data.urls"),
 )
 # Settings that change results only by rounding; on a GPU, train.micro_batch also changes dropout.
 ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")

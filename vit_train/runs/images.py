@@ -40,6 +40,12 @@ class EvalImages(NamedTuple):
     caveat: str = ""
 
 
+GROUPED = (
+    "The images are in groups, but intervals and tests treat them as independent, so the intervals "
+    "are too narrow."
+)
+
+
 def evaluated_images(
     given: EvalDataConfig, split: str, meta: Meta
 ) -> tuple[EvalImages, DataConfig]:
@@ -56,6 +62,8 @@ def evaluated_images(
         if own_size != config.image_size:
             found = EvalImages(reread(found.images, config), caveat=found.caveat)
     require_labels(meta.task, found.images)
+    if found.images.groups is not None:
+        found = found._replace(caveat=f"{found.caveat} {GROUPED}".strip())
     if found.caveat:
         logger.warning(found.caveat)
     return found, config
@@ -116,8 +124,10 @@ def folder_images(
     test images that the run has trained or validated on.
     """
     if given.root is not None or given.file is not None or config.name != meta.config.data.name:
-        images = load_part(config, split, meta.classes)
+        images = load_part(config, split, meta.classes if meta.task.needs_labels else None)
         if images is not None and not is_training_data(images, config, meta):
+            # The run's own subsets do not concern other images.
+            config = replace(config, val_subset=given.val_subset, test_subset=given.test_subset)
             return unseen(images, split, config, meta)
         if images is not None:
             logger.info(
@@ -199,8 +209,8 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
 def left_out(count: int) -> str:
     """Return a note that `count` images are left out, because the model has seen them; "" for 0."""
     return (
-        f"{counted(count, 'image')} left out because this model, or a model that it learned "
-        "from, was trained or validated on them."
+        f"{counted(count, 'image')} left out because this model, a model that it learned from or "
+        "a model that it is compared with was trained or validated on them."
         if count
         else ""
     )

@@ -1,5 +1,7 @@
 """Multi-label classification: an image has any number of tags, each predicted by itself."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,11 +47,15 @@ class Tags(Classify):
         return torch.cat((sums, weights.sum().expand(2)))
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each tag of each image, (B,K), for logits and targets (B,K)."""
-        smooth = targets.lerp(torch.full_like(targets, 0.5), self.config.label_smoothing)
-        return F.binary_cross_entropy_with_logits(
-            logits, smooth, pos_weight=self.weights, reduction="none"
-        )
+        """Return the loss of each tag of each image, (B,K), for logits and targets (B,K).
+
+        The weights multiply the loss of images that have the tag, but not the smoothing of others.
+        """
+        low = self.config.label_smoothing / 2
+        bce = partial(F.binary_cross_entropy_with_logits, logits, reduction="none")
+        having, lacking = (bce(torch.full_like(logits, each)) for each in (1 - low, low))
+        weights = 1 if self.weights is None else self.weights
+        return weights * targets * having + (1 - targets) * lacking
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each image's tags and logits as one row: (B,2K)."""

@@ -22,9 +22,8 @@ class Task(Objective, Protocol):
     needs_labels: ClassVar[bool] = False
     # True if each image has exactly one class.
     one_class: ClassVar[bool] = False
-    # The metrics that can select the best epoch, and the one that does.
+    # The metrics that can select the best epoch.
     selecting: ClassVar[tuple[str, ...]] = ("loss",)
-    best_by: str = "loss"
     # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
     # A description of the maps among them; empty if there are none.

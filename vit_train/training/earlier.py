@@ -63,6 +63,8 @@ class Earlier:
         load = resuming.extend if self.verb == "extend" else resuming.restore
         try:
             load(trainer, self.state)
+            if self.verb == "fork" and trainer.finished:
+                raise ValueError("it leaves nothing to train: set train.epochs= or train.patience=")
         except (ValueError, RuntimeError) as error:
             raise self.refusal(str(error)) from error
 

@@ -51,7 +51,8 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
     sizes = setup.sizes
     epoch_seconds = step_seconds * len(setup.train_loader) + image_seconds * sizes["val"]
     left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began)
-    left -= image_seconds * sizes["test"]
+    # With validation, the best weights are tested, too.
+    left -= image_seconds * sizes["test"] * (2 if sizes["val"] else 1)
     epochs = setup.processes.broadcast(int(left / epoch_seconds))
     if epochs < 1:
         raise ValueError(
@@ -75,7 +76,8 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
         if trainer.step == WARM_UP:
             trainer.read(trainer.epoch_averages)  # wait for the device
             began = time.perf_counter()
-        if time.perf_counter() - began > budget:
+        # All processes break at the same step.
+        if trainer.processes.any(time.perf_counter() - began > budget):
             break
     trainer.read(trainer.epoch_averages)
     return (time.perf_counter() - began) / (trainer.step - WARM_UP)
