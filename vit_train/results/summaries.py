@@ -219,7 +219,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     known = {
         key: value for key, value in settings.items() if not is_among(key, (*INCIDENTAL, *ROUNDING))
     }
-    if known.get("train.minutes") is not None:  # the number of epochs depends on the speed
+    if isinstance(known.get("train.minutes"), int | float):  # the speed determines the epochs
         known.pop("train.epochs")
     if settings.get("data.name") in ("folder", "table"):
         root, mark = settings["data.root"], summary.get("fingerprint")
