@@ -209,7 +209,7 @@ def points(events: EventAccumulator) -> dict[str, list[tuple[int, float]]]:
 def test_every_number_stands_at_its_step_under_its_name(board: TensorBoard) -> None:
     board.on_log(trainer(log_every=20), LOG)
     board.on_epoch(trainer(log_every=20), LOG, EVALUATED)
-    board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
+    board.close({"model": {"depth": 2}}, {"test/acc": 0.5}, [])
     expected = {
         "loss/train": (42, 1.5), "acc/train": (42, 0.25), "train/lr": (42, 1e-3),
         "train/images_per_s": (42, 640), "train/images_seen": (42, 1344),
@@ -241,7 +241,7 @@ def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(board: Tenso
             norm = torch.cat([each.detach().flatten() for each in values]).norm().item()
             expected[f"{kind} norm/{name}"] = [(42, pytest.approx(norm))]
     board.on_log(SimpleNamespace(model=model), LOG)
-    board.close({}, {})
+    board.close({}, {}, [])
     found = points(written(board))
     assert {tag: found[tag] for tag in found if "norm" in tag} == expected
 
@@ -261,7 +261,7 @@ def test_the_settings_that_were_chosen_come_first(board: TensorBoard) -> None:
 def test_a_run_that_is_shorter_than_a_log_has_curves(board: TensorBoard) -> None:
     for step in (15, 30, 45, 60):
         board.on_epoch(trainer(log_every=50), replace(LOG, step=step), None)
-    board.close({}, {})
+    board.close({}, {}, [])
     assert [step for step, _ in points(written(board))["loss/train"]] == [15, 30, 45]
 
 

@@ -77,7 +77,7 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
             trainer.read(trainer.epoch_averages)  # wait for the device
             began = time.perf_counter()
         # All processes break at the same step.
-        if trainer.processes.any(time.perf_counter() - began > budget):
+        elif trainer.processes.any(time.perf_counter() - began > budget):
             break
     trainer.read(trainer.epoch_averages)
     return (time.perf_counter() - began) / (trainer.step - WARM_UP)
