@@ -171,7 +171,10 @@ def test_other_parts_of_timms_models_are_refused_by_name(run: Run) -> None:
         run.fails(words, "vit-train", *FITTING, "init_from=x.pth")
 
 
-@pytest.mark.parametrize("library, form", FORMS, ids=str)
+# No command writes vit-pytorch's weights.
+@pytest.mark.parametrize(
+    "library, form", [each for each in FORMS if each[0] != "vit-pytorch"], ids=str
+)
 def test_there_and_back_is_the_same_to_the_bit(library: str, form: dict[str, Any]) -> None:
     theirs = MODELS[library](**form).state_dict()
     bare = unwrapped(theirs)
