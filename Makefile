@@ -14,7 +14,7 @@ help: ## list the targets
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "vit_train needs Python 3.11, 3.12 or 3.13: make setup PYTHON=python3.13")'
 	$(PYTHON) -m venv .venv
-	$(if $(CPU),$(INSTALL) --index-url https://download.pytorch.org/whl/cpu torch torchvision)
+	$(if $(CPU),$(INSTALL) --no-deps --index-url https://download.pytorch.org/whl/cpu torch torchvision)
 	$(INSTALL) --editable .
 	touch $@
 
@@ -24,6 +24,10 @@ help: ## list the targets
 
 .venv/installed-interop: .venv/installed-dev
 	$(INSTALL) --editable '.[interop]'
+	touch $@
+
+.venv/installed-peers: .venv/installed
+	$(INSTALL) --editable '.[peers]'
 	touch $@
 
 .venv/installed-tour: .venv/installed
@@ -56,7 +60,7 @@ interop: .venv/installed-interop ## run the tests with other libraries: timm, to
 torture: setup-dev ## kill training 120 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)
 
-bench: .venv/installed-interop ## time training and inference against other libraries (ARGS="vit_train timm")
+bench: .venv/installed-peers ## time training and inference against other libraries (ARGS="vit_train timm")
 	$(BIN)/python -m benchmarks $(ARGS)
 
 lint: setup-dev ## check style, formatting and types

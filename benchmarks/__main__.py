@@ -26,7 +26,9 @@ Turns = dict[str, list[dict[str, Any]]]
 def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__, epilog=HELP)
-    parser.add_argument("contenders", nargs="*", default=["vit_train", "timm"], metavar="CONTENDER")
+    parser.add_argument(
+        "contenders", nargs="*", default=["vit_train", "timm", "vit-pytorch"], metavar="CONTENDER"
+    )
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES[device.type])
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each contender")

@@ -14,7 +14,7 @@ from vit_train.base.reading import read_json
 from vit_train.commands import train
 from vit_train.runs.checkpoint import Checkpoint
 
-pytestmark = [posix, pytest.mark.slow]  # torchrun
+pytestmark = posix
 
 # Two processes here and its own log apart.
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -133,6 +133,7 @@ def test_a_restart_of_the_same_launch_resumes_its_run(
     assert len(list(Path("outputs/shapes-tiny").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_what_was_killed_and_leaves_no_folders(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"

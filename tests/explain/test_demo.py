@@ -25,8 +25,17 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained, load
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 HOSTILE = ["</script><b>cat", "<!--<script>", "\"'&\u2028\x1b[1m{{ 7*7 }}", *map(str, range(7))]
+
+
+def test_the_page_of_the_documents_has_todays_script() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/demo.html").read_text(encoding="utf-8")
+    for name in ("demo.css", "demo.js", "model.js"):
+        script = (root / "vit_train/explain/templates" / name).read_text(encoding="utf-8")
+        assert script.strip() in page, name
 
 
 def test_the_page_needs_no_network_and_no_name_is_markup(

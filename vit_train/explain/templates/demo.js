@@ -29,16 +29,19 @@ let busy = false, again = false;
 async function update() {
   again = busy;
   if (busy) return;
-  do {
-    [busy, again] = [true, false];
-    const shown = image, { pixels } = image, { target, order } = chosen;
-    shown.plain ??= await ask({ pixels });
-    const heads = [...off].map((head) => head.split(",").map(Number));
-    const question = { pixels, target, order, hidden: [...hidden], off: heads };
-    const found = isChanged() || target !== null ? await ask(question) : shown.plain;
-    if (shown === image) draw((result = found));
-  } while (again);
-  busy = false;
+  try {
+    do {
+      [busy, again] = [true, false];
+      const shown = image, { pixels } = image, { target, order } = chosen;
+      shown.plain ??= await ask({ pixels });
+      const heads = [...off].map((head) => head.split(",").map(Number));
+      const question = { pixels, target, order, hidden: [...hidden], off: heads };
+      const found = isChanged() || target !== null ? await ask(question) : shown.plain;
+      if (shown === image) draw((result = found));
+    } while (again);
+  } finally {
+    busy = false;
+  }
 }
 
 const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
@@ -197,6 +200,7 @@ function shuffled() {
 
 function show(next) {
   image = next;
+  $("alert").textContent = "";
   document.body.classList.add("waiting");
   chosen.target = null;
   hidden.clear();
@@ -287,7 +291,10 @@ function listen() {
   for (const bar of bars) bar.onclick = () => update((chosen.target = bar.k));
   for (const button of $("images").children) button.onclick = () => show(button.image);
   $("layer").oninput = () => showLayer($("layer").value - 1);
-  $("file").onchange = () => $("file").files.length && open($("file").files[0]);
+  $("file").onchange = ({ target }) => { // the same photo may be opened again
+    if (target.files.length) open(target.files[0]);
+    target.value = "";
+  };
   for (const kind of ["dragover", "dragleave", "drop"])
     window.addEventListener(kind, (event) => {
       event.preventDefault();

@@ -275,6 +275,8 @@ function similarity() {
   }) : null;
 }
 
+// So that the page is told: an error in an async function is not an error of the worker.
+self.onunhandledrejection = ({ reason }) => setTimeout(() => { throw reason; });
 self.onmessage = async ({ data }) => {
   if (data.pixels) return self.postMessage(explain(data));
   const images = await setUp(data);
