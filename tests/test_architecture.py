@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # have 50 more for these faults, and to write the layout of vit-pytorch, which no command does.
 MOST = {
     "statements in vit_train": 9_709,
-    "statements in tests": 11_347,
+    "statements in tests": 11_348,
     "files": 125,
     "rooms": 14,
     "floors": 7,
