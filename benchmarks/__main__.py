@@ -119,6 +119,8 @@ def table(size: int, contenders: list[Contender], found: Turns) -> str:
         for name, size in sizes.items()
         if ours and abs(size / sizes[ours[0].name] - 1) > 0.01
     ]
+    if torch.cuda.is_available():
+        notes.append("only vit_train compiles by itself; peers with :compiled or :cudagraphs")
     for contender in contenders:
         turns = found[contender.name]
         if not turns:
