@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # decoders and of dropped patches have needed 50, and forty faults found by reading, 30. The tests
 # have 50 more for these faults, and to write the layout of vit-pytorch, which no command does.
 MOST = {
-    "statements in vit_train": 9_709,
+    "statements in vit_train": 9_712,
     "statements in tests": 11_348,
     "files": 125,
     "rooms": 14,

@@ -53,7 +53,7 @@ def test_an_invalid_capture_ends_the_run_where_pytorch_cannot_continue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, stops: bool
 ) -> None:
     @contextmanager
-    def capture(graph: object, capture_error_mode: str) -> Iterator[None]:
+    def capture(graph: object, stream: object, capture_error_mode: str) -> Iterator[None]:
         assert capture_error_mode == "thread_local"  # NCCL's watchdog may ask the GPU meanwhile
         yield
 

@@ -196,7 +196,7 @@ def four_gigabytes() -> Iterator[None]:
     [
         (
             ["train.batch_size=3600"],
-            "out of memory with 3600 images at once: use train.micro_batch=1800",
+            "out of memory with 3,600 images at once: use train.micro_batch=1800",
         ),
         (["train.batch_size=16", "train.eval_batch_size=4000"], "use train.eval_batch_size=2000"),
     ],
@@ -204,7 +204,7 @@ def four_gigabytes() -> Iterator[None]:
 def test_out_of_memory_names_the_setting_to_change(
     run: Run, settings: list[str], advice: str
 ) -> None:
-    images = ["data.train_images=4000", "data.val_images=4000", "data.test_images=50"]
+    images = ["data.train_images=8000", "data.val_fraction=0.5", "data.test_images=50"]
     outcome = run("vit-train", *images, *LARGE, *settings, "train.epochs=1", "hydra.run.dir=run")
     assert outcome.status == 1 and advice in outcome.err
     assert "Traceback" not in outcome.err

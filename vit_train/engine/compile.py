@@ -150,7 +150,9 @@ class GraphedStep:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
             # Other threads may use the GPU meanwhile: NCCL's asks it how far its messages have got.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, stream=self.side_stream, capture_error_mode="thread_local"
+            ):
                 self.function(*unpacked(self.buffers, inputs))
             self.graph = graph
         except Exception as error:  # anything that cannot be captured; training works without it

@@ -23,7 +23,7 @@ def state_of(trainer: Trainer) -> TrainerState:
         scaler=trainer.scaler.state_dict(),
         random=RandomState(
             torch.get_rng_state(),
-            [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
+            [torch.cuda.get_rng_state()] if trainer.precision.device.type == "cuda" else [],
         ),
         epoch_averages=trainer.epoch_averages.state(),
         log_averages=trainer.log_averages.state(),
@@ -90,5 +90,5 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     trainer.nonfinite.read_until = trainer.step
     if trainer.processes.is_main:  # other processes have their own random states
         torch.set_rng_state(state.random.torch.byte())  # of bytes: a forged file may hold others
-        if state.random.cuda and torch.cuda.is_available():
+        if state.random.cuda and trainer.precision.device.type == "cuda":
             torch.cuda.set_rng_state(state.random.cuda[0].byte())

@@ -199,6 +199,6 @@ class Autoregressor(Autoencoder):
         size = self.encoder.image_shape[1:]
         patches = patchify(images, self.patch_size).clone()
         for place in range(self.count):
-            predicted = self(unpatchify(patches, self.patch_size, size))
+            predicted = self.forward(unpatchify(patches, self.patch_size, size))
             patches[:, self.given + place] = predicted[:, place]
         return unpatchify(patches, self.patch_size, size)

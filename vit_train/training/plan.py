@@ -17,6 +17,8 @@ from vit_train.training.setup import Setup
 
 # Share of train.minutes for measuring the speed, and share left in case training becomes slower.
 MEASURING, SPARE = 0.02, 0.05
+# Number of steps before the speed is measured: on a GPU, the last of them captures the graph.
+FIRST = WARM_UP + 1
 # Number of training images on which the speed of evaluations is measured.
 EVALUATED = 1024
 
@@ -27,27 +29,29 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
     The steps are taken by a copy of the model and change nothing. Validation after each epoch and
     the final test are included. Raise ValueError if not even one epoch fits.
     """
-    state = torch.get_rng_state()
-    trainer = Trainer(
-        copy.deepcopy(setup.model),
-        setup.task,
-        setup.train_loader,
-        None,
-        setup.config,
-        setup.precision,
-        processes=setup.processes,
-    )
-    began = time.perf_counter()
-    if compiles(setup.config.compile, setup.precision.device):
-        trainer.compile()
-    with trainer.workers:
-        step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
-        # Not on test images, which a run reads only at its end.
-        few = torch.arange(min(EVALUATED, len(setup.train_set)))
-        images = setup.unaugmented(setup.train_set.subset(few))
-        evaluating = time.perf_counter()
-        trainer.evaluate(trainer.model, images)
-        image_seconds = (time.perf_counter() - evaluating) / len(few)
+    device = setup.precision.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        trainer = Trainer(
+            copy.deepcopy(setup.model),
+            setup.task,
+            setup.train_loader,
+            None,
+            setup.config,
+            setup.precision,
+            processes=setup.processes,
+        )
+        began = time.perf_counter()
+        if compiles(setup.config.compile, device):
+            trainer.compile()
+        with trainer.workers:
+            step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
+            # Not on test images, which a run reads only at its end.
+            few = torch.arange(min(EVALUATED, len(setup.train_set)))
+            images = setup.unaugmented(setup.train_set.subset(few))
+            trainer.evaluate(trainer.eval_model, images)  # on a GPU, this captures a graph
+            evaluating = time.perf_counter()
+            trainer.evaluate(trainer.eval_model, images)
+            image_seconds = (time.perf_counter() - evaluating) / len(few)
     sizes = setup.sizes
     epoch_seconds = step_seconds * len(setup.train_loader) + image_seconds * sizes["val"]
     left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began)
@@ -60,7 +64,6 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
             f"{epoch_seconds / 60:.1f} minutes: set a longer time or a smaller data.train_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
-    torch.set_rng_state(state)
     loop = replace(setup.config.train, epochs=epochs)
     return replace(setup, config=replace(setup.config, train=loop))
 
@@ -73,11 +76,11 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
         trainer.graphed_step(trainer.schedule(), *draws)
         trainer.step += 1
-        if trainer.step == WARM_UP:
+        if trainer.step == FIRST:
             trainer.read(trainer.epoch_averages)  # wait for the device
             began = time.perf_counter()
         # All processes break at the same step.
         elif trainer.processes.any(time.perf_counter() - began > budget):
             break
     trainer.read(trainer.epoch_averages)
-    return (time.perf_counter() - began) / (trainer.step - WARM_UP)
+    return (time.perf_counter() - began) / (trainer.step - FIRST)
