@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import Batch, EvalBatches, Normalize
-from vit_train.data.dataset import ImageSet, channel_statistics, to_device
+from vit_train.data.batches import Batch, EvalBatches, Normalize, to_device
+from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import resuming
 from vit_train.engine.compile import GraphedStep

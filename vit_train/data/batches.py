@@ -7,11 +7,47 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.dataset import ImageSet, Statistics, place, select, to_device
+from vit_train.base.log import logger
+from vit_train.base.memory import gigabytes
+from vit_train.data.dataset import ImageSet, Statistics, select
 
 Batch = tuple[Tensor, Tensor]
 # The random draws for a batch, made on the CPU before the batch is made on the device.
 Draws = tuple[Tensor, ...]
+
+
+# The share of a GPU's free memory for images; the rest is for the model and its activations.
+SHARE = 0.5
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return the tensor on the device.
+
+    Copies from the CPU to a GPU use pinned memory, so that the CPU does not wait.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
+    """Move a data set's images to the device; if they do not fit, warn and return them unmoved.
+
+    The images do not fit if they need more than SHARE of the free GPU memory. The warning says "the
+    images for PURPOSE".
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        # memory that an earlier run in this process has freed; PyTorch reuses it
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if images.nbytes > SHARE * free:
+            logger.warning(
+                f"the images for {purpose} take {gigabytes(images.nbytes)}, more than "
+                f"{SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in main "
+                "memory, and each batch is copied to the GPU"
+            )
+            return images
+    return images.to(device)
 
 
 class Normalize(nn.Module):

@@ -298,5 +298,6 @@ def default_folder(config: EvalConfig, meta: Meta) -> Path:
         config.robustness and "robustness",
         config.foreign and f"foreign-{Path(config.foreign).name}",
     ]
-    name = "-".join(file_name(part) for part in ["eval", split, *parts] if part)
-    return run_folder(meta.path) / name
+    return run_folder(meta.path) / "-".join(
+        file_name(part) for part in ["eval", split, *parts] if part
+    )

@@ -10,7 +10,7 @@ from vit_train.base.setting import Size
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
-from vit_train.model.patches import only_visible, patchify, unpatchify
+from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, make_positions
 from vit_train.model.vit import Encoder, init_weights
 
@@ -144,8 +144,6 @@ class MaskedAutoencoder(Autoencoder):
         `visible` (B,V) holds the indices of the visible patches. `return_attention` also returns
         the decoder's attention.
         """
-        # Overlapping patches and convolutions would see the hidden pixels beside visible patches.
-        images = only_visible(images, visible, self.patch_size)
         return self.decode(self.encoder.encode_visible(images, visible), None, return_attention)
 
 
@@ -165,7 +163,7 @@ class Autoregressor(Autoencoder):
         in_channels: int,
         given_rows: int,
     ) -> None:
-        if config.stem == "conv" or config.patch_overlap:
+        if config.sees_neighbors:
             raise ValueError(
                 "task=autoregress predicts patch by patch, so patches must not overlap: set "
                 "model.stem=patches and model.patch_overlap=0"

@@ -224,6 +224,11 @@ class ViTConfig(ModelConfig):
         return self.head not in ("gap", "gap_norm")
 
     @property
+    def sees_neighbors(self) -> bool:
+        """Return True if the embedding of a patch depends on pixels of its neighbors, too."""
+        return self.stem == "conv" or self.patch_overlap > 0
+
+    @property
     def prefix(self) -> int:
         """Return the number of tokens before the patches: the class token and the registers."""
         return self.has_class_token + self.registers

@@ -37,7 +37,7 @@ def unpatchify(patches: Tensor, patch_size: int, image_size: Size) -> Tensor:
     return F.fold(patches.transpose(1, 2), image_size, patch_size, stride=patch_size)
 
 
-def only_visible(images: Tensor, visible: Tensor, patch_size: int) -> Tensor:
+def show_only(images: Tensor, visible: Tensor, patch_size: int) -> Tensor:
     """Set all pixels outside the patches with the indices `visible` (B,V) to zero: (B,C,H,W)."""
     rows, columns = grid_of((images.shape[2], images.shape[3]), patch_size)
     is_visible = images.new_zeros(images.shape[0], rows * columns).scatter(1, visible, 1)

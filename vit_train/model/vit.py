@@ -19,7 +19,7 @@ from vit_train.model.layers import (
     init_normal,
     norms_of,
 )
-from vit_train.model.patches import ConvStem, PatchEmbed, grid_of, require_whole_patches
+from vit_train.model.patches import ConvStem, PatchEmbed, grid_of, require_whole_patches, show_only
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
@@ -238,9 +238,12 @@ class Encoder(nn.Module):
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
         """Encode only the visible patches of images; `visible` (B,V) holds their indices.
 
-        Return tokens (B,T,D) for a decoder, normalized by the final LayerNorm. T is V plus the
-        number of tokens before the patches; for V = 0, T is 0.
+        No pixel of any other patch has an influence. Return tokens (B,T,D) for a decoder,
+        normalized by the final LayerNorm. T is V plus the number of tokens before the patches; for
+        V = 0, T is 0.
         """
+        if self.config.sees_neighbors:
+            images = show_only(images, visible, self.config.patch_size)
         # Without visible patches, there is no token at all.
         indices = self.token_indices(visible) if visible.shape[1] else visible
         x, _ = self.encode(gather(self.tokens(images), indices), indices=indices)

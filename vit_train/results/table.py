@@ -129,9 +129,9 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     measure = common_measure(groups)
     rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
     for group in groups:
-        name, count = printable(group.title), str(len(group.runs))
-        result, difference = measure.text(measure.final(group)), compared(group, baseline, measure)
-        rows.append((name, count, result, ends(interval(group)), difference[0]))
+        result, count = measure.text(measure.final(group)), str(len(group.runs))
+        differs, _ = compared(group, baseline, measure)
+        rows.append((printable(group.title), count, result, ends(interval(group)), differs))
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in filled]
     widths[0] = min(widths[0], TERMINAL - sum(width + 2 for width in widths[1:]))

@@ -127,8 +127,12 @@ def folder_images(
         images = load_part(config, split, meta.classes if meta.task.needs_labels else None)
         if images is not None and not is_training_data(images, config, meta):
             # The run's own subsets do not concern other images.
-            config = replace(config, val_subset=given.val_subset, test_subset=given.test_subset)
-            return unseen(images, split, config, meta)
+            return unseen(
+                images,
+                split,
+                replace(config, val_subset=given.val_subset, test_subset=given.test_subset),
+                meta,
+            )
         if images is not None:
             logger.info(
                 f"the folder holds the run's own images: evaluating the run's {split} images"

@@ -7,17 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches
-from vit_train.data.dataset import to_device
+from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, to_device
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.config import ModelConfig, require_vit
 from vit_train.model.patches import (
     grid_of,
-    only_visible,
     patchify,
     require_whole_patches,
+    show_only,
     unpatchify,
 )
 from vit_train.tasks.config import AutoregressConfig, DecodeConfig, ReconstructConfig
@@ -115,7 +114,7 @@ class Reconstruct(PixelTask):
         filled = predicted.where(is_hidden.unsqueeze(2), truth)
         return [
             images,
-            only_visible(images, visible, self.vit.patch_size),
+            show_only(images, visible, self.vit.patch_size),
             unpatchify(filled, self.vit.patch_size, self.image_shape[1:]),
         ]
 

@@ -163,9 +163,12 @@ class RunFolder:
             rows = read_table(source / name).encode()[: state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
         best, copy = source / CHECKPOINTS / BEST, self.checkpoints.best_path
-        if verb != "fork" or state.best is None or not best.is_file():
-            return
-        if Checkpoint.load(best).epoch == state.best.epoch:  # not a later epoch
+        if (
+            verb == "fork"
+            and state.best is not None
+            and best.is_file()
+            and Checkpoint.load(best).epoch == state.best.epoch  # not a later epoch
+        ):
             copy.parent.mkdir(exist_ok=True)
             copy.write_bytes(best.read_bytes())
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from vit_train.base.text import shortened
 from vit_train.base.writing import replacing
-from vit_train.data.batches import Batch
-from vit_train.data.dataset import ImageSet, to_device
+from vit_train.data.batches import Batch, to_device
+from vit_train.data.dataset import ImageSet
 from vit_train.data.splits import sample
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog

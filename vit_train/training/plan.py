@@ -48,7 +48,8 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
             # Not on test images, which a run reads only at its end.
             few = torch.arange(min(EVALUATED, len(setup.train_set)))
             images = setup.unaugmented(setup.train_set.subset(few))
-            trainer.evaluate(trainer.eval_model, images)  # on a GPU, this captures a graph
+            if device.type == "cuda":  # the first evaluation captures a graph
+                trainer.evaluate(trainer.eval_model, images)
             evaluating = time.perf_counter()
             trainer.evaluate(trainer.eval_model, images)
             image_seconds = (time.perf_counter() - evaluating) / len(few)

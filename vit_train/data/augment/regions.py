@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit_train.base.setting import Size, sides
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.dataset import place
+from vit_train.data.batches import place
 
 Part = TypeVar("Part", bound=tuple[Tensor, ...])
 
