@@ -22,8 +22,6 @@ class Loopback:
         self.answers[path] = answer
         return f"http://127.0.0.1:{self.port}{path}"
 
-    def ranges(self, path: str) -> list[str | None]:
-        return [asked for where, asked in self.requests if where == path]
 
 
 @contextmanager

@@ -131,7 +131,8 @@ def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -
     for weights, gradient in zip(layers, gradients, strict=True):
         together = together + (weights * gradient).relu().mean(1) @ together
     expected = together[:, 0, 1:].unflatten(1, (8, 8)).detach()
-    torch.testing.assert_close(maps, expected)
+    atol = 1e-3 * float(expected.abs().max())
+    torch.testing.assert_close(maps, expected, rtol=1e-3, atol=atol)
 
 
 @pytest.mark.parametrize("target", [None, "square"])

@@ -9,9 +9,9 @@ from statistics import mean
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from test_docs import ROOT, anchors
 
+from benchmarks.turn import composed
 from vit_train.results.gather import read_groups
 from vit_train.results.table import (
     ACCURACY,
@@ -21,7 +21,7 @@ from vit_train.results.table import (
     short_commit,
     tflop,
 )
-from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
+from vit_train.runs.config import CONF_DIR, TrainConfig
 from vit_train.tasks.make import count_flops, make_task
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
@@ -29,10 +29,8 @@ each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
 @cache
-def composed(experiment: str, *overrides: str) -> TrainConfig:
-    register_schemas()
-    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return to_config(compose("train", [f"experiment={experiment}", *overrides]), TrainConfig)
+def recipe(name: str, *overrides: str) -> TrainConfig:
+    return composed([f"experiment={name}", *overrides])
 
 
 def comment_of(file: Path) -> str:
@@ -43,7 +41,7 @@ def comment_of(file: Path) -> str:
 
 @each_file
 def test_it_is_valid_and_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
-    composed(file.stem)
+    recipe(file.stem)
     comment = comment_of(file)
     assert f"vit-train experiment={file.stem}" in comment
     assert re.search(r"Cost:.+(seconds|minutes|hours?).+Expected:", comment)
@@ -83,7 +81,7 @@ def test_what_it_expects_was_measured(file: Path) -> None:
         if file.stem != "quickstart":  # which is as fast as a machine allows
             (group,) = read_groups([ROOT / name for name in glob.glob(pattern, root_dir=ROOT)])
             used = {run["precision"] for run in group.runs}
-            assert used == {composed(file.stem).precision}, "pin the precision of the figures"
+            assert used == {recipe(file.stem).precision}, "pin the precision of the figures"
     assert set(pages) <= anchors(ROOT / "docs/results.md")
 
 
@@ -125,7 +123,7 @@ REFERENCES: dict[str, tuple[int, int, int, dict[str, object]]] = {
 @pytest.mark.parametrize("experiment", REFERENCES)
 def test_the_reference_systems_are_as_published(experiment: str) -> None:
     size, classes, count, published = REFERENCES[experiment]
-    config = composed(experiment)
+    config = recipe(experiment)
     settings = {}
     for part in (config.task, config.data, config.train, config.optim, config.model):
         settings |= vars(part)
@@ -137,8 +135,8 @@ def test_the_reference_systems_are_as_published(experiment: str) -> None:
     "model, experiment", [("tiny", "vit_tiny_5k"), ("cnn", "cnn_5k"), ("resnet", "resnet_5k")]
 )
 def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str) -> None:
-    published = composed(experiment)
-    ours = composed("data_efficiency", f"experiment/system_e={model}", "experiment/images=5k")
+    published = recipe(experiment)
+    ours = recipe("data_efficiency", f"experiment/system_e={model}", "experiment/images=5k")
     assert ours.data == replace(published.data, val="split", test_subset=None)
     optim = replace(ours.optim, warmup_epochs=published.optim.warmup_epochs)
     assert replace(ours, data=published.data, optim=optim) == published
@@ -163,7 +161,7 @@ def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str
 def test_a_recipe_keeps_to_its_budget(
     experiment: str, images: int, size: int, most: float, tflop: float
 ) -> None:
-    config = composed(experiment)
+    config = recipe(experiment)
     flops = count_flops(config.task, config.model, (3, size, size), 10).training
     assert images * config.train.epochs * flops / 1e12 <= tflop
     assert parameters(config, size) < most

@@ -27,9 +27,12 @@ def batches(data: ImageSet, padding: int, flip: bool | str, batch_size: int = 16
     return TrainBatches(data, len(data), RAW, augment, batch_size, 0, CPU)
 
 
-def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image() -> None:
+@pytest.mark.parametrize("flip", [True, False])
+def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image(
+    flip: bool,
+) -> None:
     data = random_set(64)
-    source, seen = batches(data, 2, flip=True), set()
+    source, seen = batches(data, 2, flip), set()
     for images, labels in source.epoch(0):
         for image, label in zip(images, labels.tolist(), strict=True):
             padded = F.pad(data.images[label].float(), (2, 2, 2, 2))
@@ -44,7 +47,8 @@ def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image
             ]
             assert len(found) == 1
             seen.add(found[0])
-    assert len(seen) > 25  # of 50 possible; one draw per batch would give 4
+    assert {flipped for *_, flipped in seen} == {False, flip}
+    assert len(seen) > 12 * (1 + flip)  # of 25 or 50; one draw per batch would give 4
 
 
 def test_offsets_and_flips_are_uniform() -> None:
@@ -170,14 +174,6 @@ def test_no_two_batches_are_augmented_alike(augment: AugmentConfig) -> None:
     assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
-def test_an_epoch_can_begin_in_its_middle() -> None:
-    source = TrainBatches(random_set(50), 50, RAW, STRONG, 10, 0, CPU)
-    whole, rest = list(source.epoch(1)), list(source.epoch(1, first=3))
-    assert len(whole) == 5 and len(rest) == 2
-    for batch, other in zip(whole[3:], rest, strict=True):
-        assert all(map(torch.equal, batch, other))
-
-
 def test_what_is_normalized_comes_back() -> None:
     normalize = Normalize(Statistics((0.3, 0.5, 0.7), (0.2, 0.1, 0.3)), CPU)
     levels = torch.arange(256, dtype=torch.uint8).expand(2, 3, 1, 256)
@@ -186,12 +182,14 @@ def test_what_is_normalized_comes_back() -> None:
     assert normalize.undo(beyond).flatten().tolist() == [0, 255] * 3
 
 
-@pytest.mark.parametrize("kind", ["mixup_alpha", "cutmix_alpha"])
-def test_a_mixed_target_says_what_the_image_is_made_of(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kinds", [["mixup_alpha"], ["cutmix_alpha"], ["mixup_alpha", "cutmix_alpha"]]
+)
+def test_a_mixed_target_says_what_the_image_is_made_of(kinds: list[str]) -> None:
     """Each image is of one level alone, which its class is called by."""
     levels = torch.arange(40, dtype=torch.uint8)
     data = ImageSet(levels.view(-1, 1, 1, 1).expand(-1, 3, 8, 8), levels.long())
-    augment = AugmentConfig(crop_padding=0, flip=False, **{kind: 1.0})
+    augment = AugmentConfig(crop_padding=0, flip=False, **dict.fromkeys(kinds, 1.0))
     batches = list(TrainBatches(data, 40, RAW, augment, 8, 0, CPU).epoch(0))
     parts = 0
     for images, targets in batches:
@@ -222,17 +220,6 @@ def test_alternating_flips_show_both_sides_in_two_epochs() -> None:
     assert 16 < sum(first[0]) < 48
 
 
-@pytest.mark.parametrize("flip", [True, False])
-def test_flips_are_made_only_if_asked_for(flip: bool) -> None:
-    source = batches(random_set(64), 0, flip)
-    flipped = 0
-    for images, labels in source.epoch(0):
-        own = source.cropper.images[labels].float()
-        assert ((images == own) | (images == own.flip(-1))).all()
-        flipped += int((images != own).flatten(1).any(1).sum())
-    assert (flipped > 20) == flip and (flipped == 0) != flip
-
-
 def test_what_is_erased_is_the_mean_image() -> None:
     """0 after normalization, as in the paper's code with the data's mean."""
     data = random_set(64)
@@ -245,23 +232,17 @@ def test_what_is_erased_is_the_mean_image() -> None:
     assert (images.permute(0, 2, 3, 1)[changed] == 0).all()
 
 
-@pytest.mark.parametrize("counts", [[50, 10, 3], [1, 40], [5, 5, 5, 5], [7]])
+@pytest.mark.parametrize("counts", [[50, 10, 3], [50, 0, 3], [1, 40], [5, 5, 5, 5], [7]])
 def test_every_class_is_taken_equally_often_and_its_images_evenly(counts: list[int]) -> None:
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     labels = labels[torch.randperm(len(labels))]
     order = balanced(labels, np.random.default_rng(3))
     assert len(order) == len(labels)
-    taken = labels[order].bincount()
+    taken = labels[order].bincount()[torch.tensor(counts) > 0]
     assert taken.max() - taken.min() <= 1
-    for label in range(len(counts)):
+    for label in labels.unique().tolist():
         times = order.bincount(minlength=len(labels))[labels == label]
         assert times.max() - times.min() <= 1
     assert torch.equal(order, balanced(labels, np.random.default_rng(3)))
     if len(counts) > 1:
         assert not torch.equal(order, balanced(labels, np.random.default_rng(4)))
-
-
-def test_a_class_without_images_is_not_missed() -> None:
-    labels = torch.tensor([0, 4, 4])
-    order = balanced(labels, np.random.default_rng(0))
-    assert sorted(labels[order].bincount(minlength=5).tolist()) in ([0, 0, 0, 1, 2],)

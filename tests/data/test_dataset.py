@@ -68,11 +68,3 @@ def test_resizing_is_torchvisions_to_one_gray_level(
     assert (ours.int() - theirs.int()).abs().max() <= 1
     exact = F.interpolate(images.double(), (size, size), mode="bilinear", antialias=True)
     assert (ours - exact).abs().max() < 0.51  # rounded, not cut off
-
-
-def test_a_subset_keeps_images_labels_and_masks_together() -> None:
-    whole = replace(some(6), masks=torch.arange(6).view(6, 1, 1) > 2)
-    part = whole.subset(torch.tensor([4, 1]))
-    assert torch.equal(part.images, whole.images[[4, 1]]) and part.labels.tolist() == [1, 1]
-    assert part.masks is not None and part.masks.flatten().tolist() == [True, False]
-    assert len(part) == 2 and some(6).subset(torch.tensor([0])).masks is None

@@ -279,17 +279,6 @@ def answers(seed: int, count: int = 60) -> Predictions:
     return Predictions(labels, logits)
 
 
-def test_the_counts_are_those_of_counting_one_by_one() -> None:
-    first, second = answers(0), answers(1)
-    right = list(zip(first.correct.tolist(), second.correct.tolist(), strict=True))
-    paired = Paired.of(first, second)
-    assert paired.only_first == right.count((True, False)) > 0
-    assert paired.only_second == right.count((False, True)) > 0
-    expected = first.correct.mean() - second.correct.mean()
-    assert paired.difference == pytest.approx(expected)
-    assert Paired.of(second, first).difference == pytest.approx(-expected)
-
-
 @pytest.mark.parametrize(
     "a, b", [(0, 0), (1, 0), (5, 5), (3, 12), (40, 61), (1200, 1310), (0, 900)]
 )

@@ -39,25 +39,6 @@ def test_rollout_of_a_case_computed_by_hand() -> None:
     assert rollout(layers)[0].tolist() == [[0.375, 0.625], [0.0, 1.0]]
 
 
-def test_relevance_is_the_naive_double_loop() -> None:
-    layers, gradients = random_attention(3), random_attention(3)
-    gradients = [gradient - 0.2 for gradient in gradients]
-    got = relevance(layers, gradients)
-    for image in range(2):
-        r = [[float(row == column) for column in range(5)] for row in range(5)]
-        for weights, gradient in zip(layers, gradients, strict=True):
-            before = [row[:] for row in r]
-            for i in range(5):
-                for j in range(5):
-                    for k in range(5):
-                        heads = [
-                            max(0.0, (weights[image, h, i, k] * gradient[image, h, i, k]).item())
-                            for h in range(3)
-                        ]
-                        r[i][j] += sum(heads) / 3 * before[k][j]
-        torch.testing.assert_close(got[image], torch.tensor(r, dtype=torch.float64))
-
-
 def test_what_is_classified_is_the_class_token_or_the_mean_of_the_others() -> None:
     matrix = torch.arange(25.0).view(1, 5, 5)
     assert patch_maps(matrix, (2, 2), has_class=True).tolist() == [[[1, 2], [3, 4]]]

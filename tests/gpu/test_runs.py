@@ -17,7 +17,7 @@ from card import DEVICE, compiles, gpu_alone, marks
 from conftest import Run
 from pytest import param
 
-from vit_train.data import dataset as transfer
+from vit_train.data import batches
 from vit_train.runs.checkpoint import Checkpoint
 
 pytestmark = marks
@@ -113,7 +113,7 @@ def test_images_that_do_not_fit_give_the_same_curve(
     trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, how: list[str]
 ) -> None:
     there = trained("there", ON_GPU, *FULL_PRECISION, "augment=strong", *how)
-    monkeypatch.setattr(transfer, "SHARE", 0.0)
+    monkeypatch.setattr(batches, "SHARE", 0.0)
     sent = trained("sent", ON_GPU, *FULL_PRECISION, "augment=strong", *how)
     assert curve(sent) == pytest.approx(curve(there), rel=2e-3)
 
@@ -147,8 +147,10 @@ def test_a_deterministic_run_goes_on_to_the_last_bit(
 @pytest.mark.parametrize(
     "settings",
     [
-        ["task=reconstruct", "task.decoder_depth=1"],
-        ["task=autoregress", "task.decoder_depth=1"],
+        ["task=reconstruct", "task.decoder_depth=1", "task.normalize_target=true"],
+        ["task=autoregress", "task.decoder_depth=1", "task.given_rows=4"],
+        ["model.patch_dropout=0.5", "model.patch_dropout_epochs=1"],  # captures twice
+        ["optim=sgd", "optim.schedule=wsd", "model.activation=swiglu", "model.head=gap_norm"],
         ["model.positions=relative", "model.head=gap"],
         ["model.positions=learned_2d", "model.positions_at=layers"],
         ["model.dropout=0.1", "model.drop_path=0.1", "train.micro_batch=30", "train.ema_decay=0.9"],

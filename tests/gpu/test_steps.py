@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 from torch.torch_version import TorchVersion
 
-from vit_train.data import dataset as transfer
+from vit_train.data import batches
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.dataset import ImageSet, channel_statistics
@@ -46,7 +46,7 @@ def test_a_gpu_sees_the_images_of_the_cpu(
     augment: AugmentConfig, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the data set stays in main memory."""
-    monkeypatch.setattr(transfer, "SHARE", 0.0 if how == "does not" else 0.5)
+    monkeypatch.setattr(batches, "SHARE", 0.0 if how == "does not" else 0.5)
     data = pictures()
     made = [
         TrainBatches(

@@ -72,13 +72,6 @@ def test_the_order_of_the_visible_patches_does_not_matter(config: dict[str, str]
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
-def test_all_patches_visible_is_the_encoder_of_the_classifier() -> None:
-    encoder = masked_autoencoder().encoder
-    expected, _ = encoder.encode(encoder.tokens(images()))
-    memory = encoder.encode_visible(images(), torch.arange(16).expand(2, -1))
-    torch.testing.assert_close(memory, encoder.norm(expected), rtol=0, atol=1e-10)
-
-
 # autoregressor ----------------------------------------------------------------------------------
 
 

@@ -3,10 +3,10 @@
 from functools import cache
 
 import pytest
-from hydra import compose, initialize_config_dir
 
+from benchmarks.turn import composed
 from vit_train.model.build import build, on_meta
-from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
+from vit_train.runs.config import CONF_DIR
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
 #   patches 3P²D + D, class token and positions D(N + 2),
@@ -26,9 +26,7 @@ PARAMETERS = {
 
 @cache
 def load(preset):
-    register_schemas()
-    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return to_config(compose("train", [f"model={preset}"]), TrainConfig).model
+    return composed([f"model={preset}"]).model
 
 
 def test_table_lists_exactly_the_files_in_conf_model():

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from checkpoints import ABOUT, forge, resuming, rewrite, sample, write
-from conftest import Run, SmallRun, posix
+from conftest import Run, SmallRun
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -53,13 +53,6 @@ def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None
         torch.testing.assert_close(back[name], value, rtol=0, atol=0, equal_nan=True)
     # Any program that reads safetensors finds the weights by their plain names.
     assert torch.equal(load_file(path)["model.w"], MODEL["w"])
-
-
-def test_a_copy_does_not_change_with_the_weights() -> None:
-    weights = torch.zeros(3)
-    copy = sample(model={"w": weights}, optimizers=[[{"m": weights}]]).copied()
-    weights += 1
-    assert copy.model["w"].tolist() == copy.optimizers[0][0]["m"].tolist() == [0.0] * 3
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose", "insert", "noise"])
@@ -117,13 +110,6 @@ def test_what_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
         forge(path, change)
         with pytest.raises(ValueError, match=words):
             Checkpoint.load(path)
-
-
-@posix
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="cannot read"):
-        Checkpoint.load(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3, 10**20])
@@ -286,10 +272,6 @@ def test_short_epochs_are_not_spent_on_checkpoints(
     manager.on_epoch(trainer, LOG, trainer.validated(0.01))
     manager.on_nonfinite(trainer, 7)
     assert written[5:] == [("best", 40)]
-
-
-def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
-    assert list(after_epochs(tmp_path, [None, None], keep=0)) == ["last"]
 
 
 @pytest.mark.parametrize(

@@ -121,14 +121,6 @@ def test_what_is_predicted_of_normalized_patches_is_shown_in_their_own_colors() 
     torch.testing.assert_close(shown, images)
 
 
-def test_an_epoch_that_begins_in_its_middle_hides_the_same() -> None:
-    batches = task().train_loader(train_loader())
-    whole, rest = list(batches.epoch(2)), list(batches.epoch(2, first=1))
-    assert len(whole) == len(batches) == 3 and len(rest) == 2
-    for (_, one), (_, other) in zip(whole[1:], rest, strict=True):
-        assert torch.equal(one, other)
-
-
 def test_a_splits_loss_is_the_mean_over_its_images() -> None:
     result = task().evaluation(torch.tensor([[1.0], [2.0], [6.0]]).double())
     assert (result.count, result.loss, result.score) == (3, 3.0, -3.0)
