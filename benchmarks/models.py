@@ -125,7 +125,6 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     )
     setup.model.train()
     exit.enter_context(terminal.shown(trainer))
-    exit.enter_context(trainer.workers)
     images_, targets = (each.clone() for each in next(setup.train_loader.epoch(0)))
     step = GraphedStep(
         lambda schedule: trainer.take_step(schedule, images_, targets),
@@ -139,6 +138,7 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     def first_step() -> None:
         if compiles(config.compile, device) and not trainer.compile():
             raise ValueError("it cannot be compiled here")
+        exit.enter_context(trainer.workers)
         train()
 
     def loop() -> None:

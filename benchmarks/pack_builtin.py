@@ -20,9 +20,10 @@ from vit_train.engine.metrics import Classification
 from vit_train.engine.state import RandomState
 from vit_train.evaluation.evaluate import Evaluated, evaluate_checkpoint
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import portable
+from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS, FOLDER, PREFIX, SUFFIX, SUMMARY
 from vit_train.runs.settings import EvalConfig
-from vit_train.runs.trained import load, portable
 
 WIDTH = 110
 
@@ -58,7 +59,7 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
 
     They differ in precision; the last has that of the run.
     """
-    found = read_json(evaluated[-1].folder / "results.json")
+    found = evaluated[-1].content
     config, test, machine = summary["config"], summary["test"]["final"], summary["machine"]
     low, high = (percent(end) for end in test["acc_interval_95"])
     calibration, classes = found["calibration"], found["classes"]

@@ -23,7 +23,6 @@ class Loopback:
         return f"http://127.0.0.1:{self.port}{path}"
 
 
-
 @contextmanager
 def serve() -> Iterator[Loopback]:
     class Handler(BaseHTTPRequestHandler):

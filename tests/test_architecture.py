@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "explain": {"data", "engine", "figures", "base", "model", "runs", "tasks"},
     "results": {"engine", "figures", "base", "runs"},
     "interop": {"data", "base", "model", "runs"},
-    "evaluation": {"data", "engine", "explain", "figures", "base", "results", "runs"},
+    "evaluation": {"data", "engine", "explain", "figures", "base", "model", "results", "runs"},
     "training": {
         *("data", "engine", "explain", "figures", "base", "interop", "model", "results"),
         *("runs", "tasks"),

@@ -282,9 +282,9 @@ TYPED = {
     f"{NEW} task=distill task.teacher=builtin:cifar10": "the teacher's classes are airplane",
     f"{NEW} task=distill task.teacher=run data.image_size=40": "pixels: set data.image_size=32",
     # a model that cannot be described
-    "vit-inspect image_size=33": "must divide the image size 33",
-    "vit-inspect image_size=0": "image_size=0 must be a positive number of pixels",
-    "vit-inspect image_size=4096": "the attention between all patches of an image of 4,096",
+    "vit-inspect data.image_size=33": "must divide the image size 33",
+    "vit-inspect data.image_size=0": "data.image_size=0 must be a positive number of pixels",
+    "vit-inspect data.image_size=4096": "the attention between all patches of an image of 4,096",
     "vit-inspect out=table.txt": "Format 'txt' is not supported (supported formats: ",
     "vit-inspect model.positions=rotary": "must be one of: none, learned",
     "vit-inspect model.depth=100000000": "must be at least 1 and at most 1000",

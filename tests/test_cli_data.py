@@ -22,10 +22,9 @@ from vit_train.base.reading import read_json
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
 from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.data.sources import LOADERS
-from vit_train.runs.config import preset_urls
+from vit_train.runs.config import portable, preset_urls
 from vit_train.runs.images import configured
 from vit_train.runs.settings import EvalDataConfig
-from vit_train.runs.trained import portable
 
 TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
@@ -211,8 +210,10 @@ def test_a_table_is_trained_on_evaluated_and_compared_with_another(run: Run) -> 
     settings = asdict(vit_train.load("run").meta.config) | {"data": {"file": "/home/me/mine.csv"}}
     assert portable(settings)["data"]["file"] == "mine.csv"
     write_images("new/files", ["a0.png", "b0.png"])
-    Path("new/new.csv").write_text("path,label\nfiles/a0.png,a\nfiles/b0.png,b\n", encoding="utf-8")
+    table = "path,label,split\nfiles/a0.png,a,test\nfiles/b0.png,b,test\n"
+    Path("new/new.csv").write_text(table, encoding="utf-8")
     outcome = run.says("new, test:", "vit-eval", "ckpt=run", "data.file=new/new.csv")
+    assert len(list(Path("run").glob("eval-test*/report.html"))) == 2
     assert "left out" not in outcome.out  # as the images of these names beside mine.csv would be
     words = "data.file=new.csv is not a setting of data.name=folder"
     run.fails(words, "vit-eval", "ckpt=run", "data.name=folder", "data.file=new.csv")
@@ -363,6 +364,8 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
         new = write_images("photos", photos(range(20, 21)))
         Path("grown, twice").mkdir()
         Path("grown").rename("grown, twice/1")
+        Path("run").rename("elsewhere")  # whose splits grown still knows
+        assert evaluated(run, "moved", ckpt="grown, twice/1")[0] >= compared
         run.succeeds(*LEARN, *fractions, "data.split_as=grown, twice", "hydra.run.dir=again")
         run.fails("must be the folder of a run", "vit-data", *DATA[:2], "data.split_as=photos")
         rows = csv_rows("again/images.csv")

@@ -17,16 +17,12 @@ import vit_train
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.data.config import ShapesConfig
 from vit_train.engine.state import AveragesState, RandomState
-from vit_train.model.build import build, forward_bytes
+from vit_train.model.build import build, forward_bytes, require_bounded_memory
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import trained
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import require_bounded_memory
-from vit_train.tasks.config import ClassifyConfig
 
 VALUES = [
     *(None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}),
@@ -153,8 +149,8 @@ def test_an_image_size_that_the_file_makes_up_is_refused(
 def test_one_image_may_not_take_more_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the weights of a CNN nor its patches grow with its images."""
     monkeypatch.setattr(limits, "memory_bytes", lambda: 1e12)
-    config = TrainConfig(model=CnnConfig(), task=ClassifyConfig(), data=ShapesConfig())
-    model = build(config.model, (3, 32, 32), 10)
+    config = CnnConfig()
+    model = build(config, (3, 32, 32), 10)
     with pytest.raises(
         ValueError, match=r"an image of 60,000 by 60,000 pixels, .*5,627 GB of memory"
     ):

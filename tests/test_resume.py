@@ -267,8 +267,8 @@ def test_a_run_ends_without_its_best_weights_if_they_are_damaged(
     path = small_run("interrupted") / "checkpoints/last.safetensors"
     rewrite(path, best=Best(9, 0.99, {"acc": 0.99, "loss": 0.1}))
     path.with_name("best.safetensors").write_bytes(b"damaged")
-    more = ["resume=run", "train.max_minutes=null"]
-    run.says("the best weights are lost", "vit-train", *more)
+    for start in ("fork=run", "resume=run"):
+        run.says("the best weights are lost", "vit-train", start, "train.max_minutes=null")
 
 
 def test_a_damaged_curve_is_not_continued_and_a_lost_one_is_said(

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from vit_train.model.config import ViTConfig
     from vit_train.model.vit import VisionTransformer
     from vit_train.runs.config import TrainConfig
-    from vit_train.runs.trained import load
+    from vit_train.runs.load import load
     from vit_train.training.train import train
 
 HOMES = {
     "TrainConfig": "vit_train.runs.config",
     "ViTConfig": "vit_train.model.config",
     "VisionTransformer": "vit_train.model.vit",
-    "load": "vit_train.runs.trained",
+    "load": "vit_train.runs.load",
     "train": "vit_train.training.train",
 }
 

@@ -54,6 +54,7 @@ WRONG = {
     "path,label\ncat/0.png,cat\n,dog\n": "line 3: each row",
     "path,label\ncat/0.png\n": "line 2: each row",
     "path,label,split\ncat/0.png,cat,test\n": "lists no training images",
+    "path,label\n": "lists no images",
     "path,label\ncat/0.png,cat\nno.png,dog\n": "no.png: there is no such file",
     "path,label\ncat/0.png,\ud800": "cannot be read as a CSV file",
     "path,label,split\ncat/0.png,cat,\ndog/0.png,dog,val\n": "classes that are not .*: dog",
@@ -105,6 +106,10 @@ def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     assert data.train.groups is not None and data.test.groups is not None
     assert data.train.groups.tolist() == [name[-5] for name in data.train.all_names]
     assert not {*data.train.groups} & {*data.test.groups} and len(data.test) == 2
+    some = [f"{name},{name[:3]},{'twins' if name[-5] in '01' else ''}" for name in PHOTOS]
+    twins = load_dataset(table(rows("path,label,group", some)))
+    assert len({*twins.train.groups, *twins.test.groups}) == 9  # type: ignore[misc]
+    assert load_dataset(table(rows("path,label", lines), group_by=None)).train.groups is None
     folder = FolderConfig(root="photos", image_size=8, group_by=r"\d")
     assert load_dataset(folder).test.all_names.tolist() == data.test.all_names.tolist()
     with pytest.raises(ValueError, match=r"matches no part of cat/0\.png"):

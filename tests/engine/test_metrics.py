@@ -8,6 +8,7 @@ from vit_train.engine.metrics import (
     binomial_tail,
     interval_of_mean,
     lower_bound,
+    score,
     student_quantile,
     wilson_interval,
 )
@@ -70,15 +71,12 @@ def test_where_the_images_are_certain_the_interval_is_students() -> None:
     assert (high - low) / 2 == pytest.approx(4.30265 * s / 3**0.5, rel=1e-3)
 
 
-def test_a_classifier_is_judged_by_its_accuracy() -> None:
+def test_a_higher_score_is_better() -> None:
     answers = Predictions(np.zeros(200, int), np.zeros((200, 1)))
-    numbers = 200, 1.25, 0.4, 0.9, 0.3, [80], [200], answers
-    result = Classification(*numbers)
-    assert result.score == 0.4 and result.best_by == "acc"
+    result = Classification(200, 1.25, 0.4, 0.9, 0.3, [80], [200], answers)
     assert result.interval == wilson_interval(80, 200)
     assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9, "balanced_acc": 0.3}
-    assert Classification(*numbers, best_by="balanced_acc").score == 0.3
-    assert Classification(*numbers, best_by="loss").score == -1.25
+    assert score(result.values, "balanced_acc") == 0.3 and score(result.values, "loss") == -1.25
 
 
 def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:

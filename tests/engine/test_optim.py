@@ -114,6 +114,7 @@ def test_a_warm_up_takes_whole_steps(warmup: float, steps: int, epochs: int, exp
 def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
     config, start = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2), Start(7, 40, lr=0.3)
     assert learning_rate(39, config, 5, 10, start) == 0.3  # before its first step
+    assert learning_rate(-1, AdamWConfig(warmup_epochs=0), 5, 10) == 0
     rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
     assert rates[:10] == pytest.approx([0.3 + 0.07 * (i + 1) for i in range(10)])
     assert rates[10:] == [learning_rate(step, config, 5, 10) for step in range(10, 51)]

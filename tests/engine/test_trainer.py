@@ -14,7 +14,7 @@ from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.schedule import NonFinite, better, learning_rate
-from vit_train.engine.state import Best, Start
+from vit_train.engine.state import Start
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.model.layers import Dropout
 
@@ -326,8 +326,8 @@ def test_a_gradient_that_overflows_is_left_out_until_no_smaller_scale_can_help(
     compute, before = trainer.forward_backward, trainer.model.weight.detach().clone()
 
     def step(factor: float) -> None:
-        def scaled(*what: Tensor, count: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-            sums, (weight, bias) = compute(*what, count=count)
+        def scaled(*what: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            sums, (weight, bias) = compute(*what)
             return sums, (weight, bias * factor)
 
         trainer.forward_backward = scaled
@@ -356,21 +356,21 @@ def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
 
 
 class Tied(Evaluation):
-    score = 0.8
+    scalars = ("loss", "count")
 
 
 @pytest.mark.parametrize(
-    "kind, losses, best",
-    [(Evaluation, [3, 1, 2, 2], 2), (Evaluation, [math.nan, 2], 2), (Tied, [1, 0.6, 0.7, 0.6], 2)],
+    "by, losses, best",
+    [("loss", [3, 1, 2, 2], 2), ("loss", [math.nan, 2], 2), ("count", [1, 0.6, 0.7, 0.6], 2)],
 )
 def test_the_best_epoch_has_the_highest_score_and_of_equals_the_lowest_loss(
-    kind: type[Evaluation], losses: list[float], best: int
+    by: str, losses: list[float], best: int
 ) -> None:
     found = None
     for epoch, loss in enumerate(losses, start=1):
-        found = better(found, epoch, kind(count=1, loss=loss))
-    score = kind(count=1, loss=losses[best - 1]).score
-    assert found == Best(best, score, {"loss": losses[best - 1]})
+        found = better(found, epoch, Tied(count=1, loss=loss), by)
+    assert found is not None and (found.epoch, found.values["loss"]) == (best, losses[best - 1])
+    assert found.score == (1 if by == "count" else -losses[best - 1])
 
 
 @pytest.mark.parametrize("epochs, early", [(2, False), (3, True)])

@@ -7,7 +7,6 @@ import re
 from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -341,7 +340,7 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
     content = {"data": data, "root": "data"}
     result = Classification.of(answers(0, count=4))
-    return Evaluated(SimpleNamespace(path=name), images, result, content, Path())
+    return Evaluated(SimpleNamespace(path=name), images, result, content, [])
 
 
 def test_only_answers_to_the_same_images_are_compared() -> None:

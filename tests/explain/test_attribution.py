@@ -11,7 +11,6 @@ from vit_train.explain.attribution import (
     even_distance,
     patch_maps,
     prediction_maps,
-    relevance,
     rollout,
 )
 from vit_train.model.config import ViTConfig

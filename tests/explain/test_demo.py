@@ -22,8 +22,9 @@ from vit_train.explain import demo
 from vit_train.explain.attribution import patch_maps, relevance, rollout, without_patches
 from vit_train.explain.demo import require_computed, write_demo
 from vit_train.model.vit import VisionTransformer
+from vit_train.runs.load import load
 from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Trained, load
+from vit_train.runs.trained import Trained
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)

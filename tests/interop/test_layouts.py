@@ -19,6 +19,7 @@ from vit_train.interop.libraries import (
     VIT_PYTORCH,
     layout_of,
 )
+from vit_train.interop.pretrained import image_size
 from vit_train.interop.weight_files import unwrapped
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -135,6 +136,8 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
             described(layout.to_ours(unwrapped(state | {name: torch.ones(shape)}))[0])
         except Refused as error:
             assert len(str(error)) < 200
+    with pytest.raises(Refused, match="do not form a square grid"):
+        image_size({"pos_embed.0.weight": torch.ones(shape)}, ViTConfig(embed_dim=4096))
 
 
 def test_timms_config_says_the_activation() -> None:

@@ -30,7 +30,9 @@ def test_a_builtin_model_is_small_and_answers_without_any_data(name: str) -> Non
     assert all(weight.dtype == torch.float32 for weight in trained.model.parameters())
     assert trained.meta.temperature is not None and trained.meta.thresholds["0.95"] is not None
     answer = trained.predict(ROOT / "docs/photo.png")
-    assert f"{answer.label} {100 * answer.probability:.1f}%" in (ROOT / "README.md").read_text("utf-8")
+    assert f"{answer.label} {100 * answer.probability:.1f}%" in (ROOT / "README.md").read_text(
+        "utf-8"
+    )
     card = path.with_suffix(".md").read_text(encoding="utf-8")
     assert card.startswith(f"# builtin:{name}\n")
 

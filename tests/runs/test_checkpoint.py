@@ -196,7 +196,7 @@ class Trainer:
     def validated(self, loss: float) -> Evaluation:
         """The validation of this epoch, as the trainer notes it."""
         val = Evaluation(count=5, loss=loss)
-        self.best = better(self.best, self.epoch, val)
+        self.best = better(self.best, self.epoch, val, "loss")
         return val
 
     def state(self) -> TrainerState:

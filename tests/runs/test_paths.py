@@ -14,8 +14,8 @@ from conftest import SMALL, Run, SmallRun, posix
 from vit_train.base import writing
 from vit_train.base.writing import exclusive
 from vit_train.runs import paths as lock
+from vit_train.runs.load import load
 from vit_train.runs.paths import InUse, checkpoint_at, new_run, run_at, sole_writer
-from vit_train.runs.trained import load
 
 
 def made(folder: Path, status: str, seconds: int) -> Path:

@@ -123,7 +123,7 @@ def test_what_is_predicted_of_normalized_patches_is_shown_in_their_own_colors() 
 
 def test_a_splits_loss_is_the_mean_over_its_images() -> None:
     result = task().evaluation(torch.tensor([[1.0], [2.0], [6.0]]).double())
-    assert (result.count, result.loss, result.score) == (3, 3.0, -3.0)
+    assert (result.count, result.loss, task().best_by) == (3, 3.0, "loss")
 
 
 @pytest.mark.parametrize("depth, blocks", [(None, 1), (3, 3)])

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, f1_score
 
 from vit_train.engine.tagging import Tagging, TagPredictions
-from vit_train.evaluation.comparison import compared_tags, tags_in_words
+from vit_train.evaluation.comparison import compared_tags, in_words
 from vit_train.model.config import ModelConfig
+from vit_train.tasks.classify import Tags
 from vit_train.tasks.config import TagsConfig
-from vit_train.tasks.tags import Tags
 
 
 def predictions(images: int = 60) -> TagPredictions:
@@ -69,9 +69,9 @@ def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> 
     (pair,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(worse)})
     assert pair["interval_95"] == pytest.approx(np.quantile(differences, (0.025, 0.975)), abs=0.02)
     assert pair["difference"] == one.mean_average_precision - worse.mean_average_precision > 0
-    assert "The models differ by more than chance." in tags_in_words(pair)
+    assert "The models differ by more than chance." in in_words(pair)
     (same,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(one)})
-    assert same["interval_95"] == [0, 0] and "may be chance" in tags_in_words(same)
+    assert same["interval_95"] == [0, 0] and "may be chance" in in_words(same)
 
 
 def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:

@@ -17,6 +17,7 @@ from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.base import log
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
@@ -138,7 +139,7 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallR
 
 
 def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     match = "seed=18446744073709551616 must be at least 0 and at most"
     with pytest.raises(ValueError, match=match):
@@ -147,8 +148,10 @@ def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
     model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=16)
     data, loop = ShapesConfig(train_images=40, test_images=10), LoopConfig(epochs=1, batch_size=20)
     config = TrainConfig(model=model, data=data, train=loop, device="cpu")
+    monkeypatch.setattr(log.logger, "level", logging.NOTSET)  # as in a program with its own logging
     with ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(train, config, tmp_path / "run").result()
+    assert "top-1" in (tmp_path / "run/train.log").read_text(encoding="utf-8")
     assert outcome.exit_status == 0 and outcome.folder == tmp_path / "run"
     best = read_json(outcome.folder / "summary.json")["best_val"]
     assert outcome.score == best["acc"]  # which a sweeper gets

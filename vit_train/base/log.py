@@ -15,7 +15,6 @@ logger = logging.getLogger("vit_train")
 
 def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
     """Within the block, print the package's log lines and other libraries' warnings to stdout."""
-    logger.setLevel(logging.INFO)
     return logged_by(logging.StreamHandler(sys.stdout), "%(message)s")
 
 
@@ -38,6 +37,7 @@ class PrintableFormatter(logging.Formatter):
 
 @contextlib.contextmanager
 def logged_by(handler: logging.Handler, line: str) -> Iterator[None]:
+    logger.setLevel(logging.INFO)
     handler.setFormatter(PrintableFormatter(line))
     root = logging.getLogger()
     root.addHandler(handler)

@@ -82,13 +82,10 @@ def shortened(title: str, length: int = 22) -> str:
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """Join the first `most` names with commas; if there are N more names, add "… N more".
-
-    Each name is shortened.
-    """
-    more = [f"… {len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*(shortened(name) for name in names[:most]), *more])
+def listed(names: Sequence[str]) -> str:
+    """Join the first ten names, each shortened, by commas; if there are N more, add "… N more"."""
+    more = [f"… {len(names) - 10} more"] if len(names) > 10 else []
+    return ", ".join([*(shortened(name) for name in names[:10]), *more])
 
 
 def reason(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from statistics import mean
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vit_train.base.text import counted, printable
+from vit_train.commands.command import quoted
 
 AUTO = "seed=auto"
 EXACTLY_TWO = (
@@ -62,5 +63,5 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
         if found.is_decided:
             return
         if seed == 0:  # further seeds go to the same folder
-            rest.append(f"hydra.sweep.dir={folder}")
+            rest.append(f"hydra.sweep.dir={quoted(folder)}")
     print(f"stopped after {LAST_LOOK} seeds: the two may be equally good")

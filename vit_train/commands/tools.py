@@ -134,7 +134,7 @@ def vit_data(config: DataReportConfig) -> None:
 def vit_inspect(config: InspectConfig) -> None:
     """vit-inspect: show a new model's parameters, FLOPs, permutation test and position table.
 
-      vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
+      vit-inspect model=tiny model.positions=sinusoidal out=positions.png
       vit-inspect experiment=stl10_vit
 
     The settings are those of vit-train; no images are read.

@@ -174,12 +174,10 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     """Return the settings of a new run, which may extend, fork or repeat an earlier run."""
     require_known(composed, TrainConfig)
-    if composed.config is not None:
-        return repeated_config(composed, settings.overrides.task)
-    if composed.fork is not None:
-        return forked_config(composed, settings.overrides.task)
-    if composed.extend is not None:
-        return extended_config(composed, settings.overrides.task)
+    starts = {"config": repeated_config, "fork": forked_config, "extend": extended_config}
+    for key, config_of in starts.items():
+        if composed[key] is not None:
+            return config_of(composed, settings.overrides.task)
     return to_config(composed, TrainConfig)
 
 

@@ -18,6 +18,8 @@ from torch import Tensor
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.base.setting import sides
 
+# Number of channels of all images.
+CHANNELS = 3
 CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 # Number of images that are read at once from a data set, which may be larger than the memory.
 AT_ONCE = 256
@@ -294,3 +296,18 @@ def channel_statistics(images: Tensor) -> Statistics:
     mean = share @ level
     std = (share * (level - mean.unsqueeze(1)).square()).sum(1).sqrt().clamp(min=1 / 255)
     return Statistics(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def valid_statistics(mean: Sequence[float], std: Sequence[float]) -> Statistics:
+    """Return `mean` and `std` as Statistics; raise ValueError if they are invalid.
+
+    Each must have one finite value per channel, and every std must be positive.
+    """
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
+    finite = all(map(math.isfinite, (*mean, *std)))
+    if not finite or not len(mean) == len(std) == CHANNELS or min(std) <= 0:
+        raise ValueError(
+            f"mean {mean} and std {std} must each have {CHANNELS} finite values, one per channel, "
+            "and each std must be positive (data.mean, data.std)"
+        )
+    return Statistics(mean, std)

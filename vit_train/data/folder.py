@@ -37,6 +37,8 @@ def load_folder(config: FolderConfig) -> Dataset:
     any file cannot be decoded.
     """
     trees, broken = find_trees(config), dict[str, str]()
+    if "train" not in trees:
+        raise ValueError(f"{config.title} lists no training images")
     classes = class_names(trees)
     found: dict[str, Any] = {"white_level": found_white_level(config, trees["train"])}
     config = replace(config, **found)
@@ -52,7 +54,7 @@ def found_white_level(config: FolderConfig, train: Tree) -> int | None:
     """Return data.white_level; if it is null, that of the training images, or None."""
     if config.white_level is not None:
         return config.white_level
-    level = common_white_level([path for path, _ in train.files], config.max_pixels)
+    level = common_white_level([file.path for file in train.files], config.max_pixels)
     if level is not None:
         logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
     return level
@@ -71,7 +73,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
     except ValueError:  # these images may have no groups, which testing does not need
         trees = find_trees(replace(config, group_by=None))
     if len(trees) == 1:
-        trees = {"test": trees["train"]}
+        trees = {"test": next(iter(trees.values()))}
     tree = trees.get(split)
     if tree is None or split == "train":
         return None
@@ -123,12 +125,13 @@ def image_set(
         raise ValueError(
             f"{tree.root} has no images: put them into {tree.root / 'CLASS'}/, one folder per class"
         )
-    paths, labels = [path for path, _ in tree.files], label_tensor(tree, classes)
-    groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
-    weights = None if tree.weights is None else torch.tensor(tree.weights)
+    paths, labels = [file.path for file in tree.files], label_tensor(tree, classes)
+    weights = [file.weight for file in tree.files]
     images, broken, lost = decode_all(paths, config)
     names = np.array([name_of(path, config) for path in paths], dtype=object)
-    found = ImageSet(images, labels, None, names, groups, weights)
+    found = ImageSet(images, labels, None, names, tree.groups)
+    if None not in weights:
+        found = replace(found, weights=torch.tensor(weights))
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"
@@ -151,7 +154,7 @@ def label_tensor(tree: Tree, classes: Sequence[str]) -> Tensor:
     """Return the labels of a tree's files: int64 (N,) or, for tags, float32 (N,K); see ImageSet."""
     label_of = {name: label for label, name in enumerate(classes)}
     if not tree.has_tags:
-        return torch.tensor([label_of[label] for _, label in tree.files])
+        return torch.tensor([label_of[file.label] for file in tree.files])
     labels = torch.zeros(len(tree.files), len(classes))
     for row, tags in zip(labels, tree.labels, strict=True):
         row[[label_of[tag] for tag in tags]] = 1

@@ -16,12 +16,16 @@ class Splits:
     val: ImageSet | None
     test: ImageSet
 
+    @property
+    def parts(self) -> dict[str, ImageSet]:
+        """Return the splits that exist, by name."""
+        return {name: part for name, part in vars(self).items() if part is not None}
+
     def named(self, name: str) -> ImageSet:
         """Return the split called train, val or test; raise ValueError if it does not exist."""
-        chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
-        if chosen is None:
+        if name not in self.parts:
             raise ValueError(f"this run has no split called {name!r}: choose train or test")
-        return chosen
+        return self.parts[name]
 
 
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:

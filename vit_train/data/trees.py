@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,37 +33,42 @@ from vit_train.data.splits import set_apart
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
 
 
+class ImageFile(NamedTuple):
+    """An image file: its class and, if there are any, its group and its weight in the loss."""
+
+    path: Path
+    label: str
+    group: str | None = None
+    weight: float | None = None
+
+
 @dataclass(frozen=True)
 class Tree:
     """The files of one split: its classes, image files with their classes, and other files.
 
-    With `has_tags`, the class of a file is its tags, separated by "|". `groups` and `weights` are
-    the groups of the image files and their weights in the training loss, if there are any.
+    With `has_tags`, the class of a file is its tags, separated by "|".
     """
 
     root: Path
     classes: list[str]
-    files: list[tuple[Path, str]]
+    files: list[ImageFile]
     other_files: list[Path] = field(default_factory=list)
-    groups: list[str] | None = None
     has_tags: bool = False
-    weights: list[float] | None = None
 
     @property
     def labels(self) -> list[list[str]]:
         """Return the class or the tags of each file."""
         if not self.has_tags:
-            return [[label] for _, label in self.files]
+            return [[file.label] for file in self.files]
         return [
-            [tag for part in label.split("|") if (tag := part.strip())] for _, label in self.files
+            [tag for part in file.label.split("|") if (tag := part.strip())] for file in self.files
         ]
 
-    def subset(self, numbers: Sequence[int]) -> "Tree":
-        """Return the tree with only some of its image files, given by their numbers."""
-        files = [self.files[number] for number in numbers]
-        groups = None if self.groups is None else [self.groups[number] for number in numbers]
-        weights = None if self.weights is None else [self.weights[number] for number in numbers]
-        return replace(self, files=files, groups=groups, weights=weights)
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Return the group of each file, objects (N,), or None if the files have no groups."""
+        groups = [file.group for file in self.files]
+        return None if None in groups else np.array(groups, dtype=object)
 
 
 def find_trees(config: FolderConfig) -> dict[str, Tree]:
@@ -77,11 +83,11 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
         trees = divided_as_before(trees, config)
     part_of: dict[str, str] = {}
     for part, tree in trees.items():
-        for group in tree.groups or ():
-            if part_of.setdefault(group, part) != part:
+        for group in {file.group for file in tree.files} - {None}:
+            if part_of.setdefault(str(group), part) != part:
                 raise ValueError(
-                    f"the images of group {group} are in both {part_of[group]} and {part}: a group "
-                    "(data.group_by) must be in one split"
+                    f"the images of group {group} are in both {part_of[str(group)]} and {part}: a "
+                    "group (data.group_by) must be in one split"
                 )
     return trees
 
@@ -105,16 +111,17 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
             f"no {listed}"
         )
     before = {row["path"]: row["split"] for _, row in table_rows(TableConfig(file=str(listed)))}
-    classes = np.unique([label for _, label in tree.files], return_inverse=True)[1]
-    groups = None if tree.groups is None else np.array(tree.groups, dtype=object)
+    classes = np.unique([file.label for file in tree.files], return_inverse=True)[1]
     # The numbers of the files take the place of images.
-    files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=groups)
+    files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
     unit = files.units()[1].tolist()
     parts = {
         of: before[name]
-        for of, (path, _) in zip(unit, tree.files, strict=True)
-        if (name := plain_cell(printable(name_of(path, config)))) in before
+        for of, file in zip(unit, tree.files, strict=True)
+        if (name := plain_cell(printable(name_of(file.path, config)))) in before
     }
+    if not parts:
+        raise ValueError(f"{listed} lists none of these images: set data.split_as=null")
     new = [number for number, of in enumerate(unit) if of not in parts]
     rest = files.subset(torch.tensor(new, dtype=torch.int64))
     for part, share in {"test": "test_fraction", "val": "val_fraction"}.items():
@@ -123,7 +130,14 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
             rest, apart = set_apart(rest, share, config)
             parts |= {unit[number]: part for number in apart.images.tolist()}
     return {
-        part: tree.subset([i for i, of in enumerate(unit) if parts.get(of, "train") == part])
+        part: replace(
+            tree,
+            files=[
+                file
+                for file, of in zip(tree.files, unit, strict=True)
+                if parts.get(of, "train") == part
+            ],
+        )
         for part in {"train": 0} | dict.fromkeys(parts.values())
     }
 
@@ -148,17 +162,19 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
                 f"{config.file}, line {number}: each row needs a path, a label and, if there is a "
                 f"column split, one of: {', '.join(PARTS)}"
             )
-        groups: list[str] | None = [] if config.group_by in row else None
-        weights: list[float] | None = [] if "weight" in row else None
-        new = Tree(Path(config.file), [], [], [], groups, tags is not None, weights)
-        tree = trees.setdefault(part, new)
-        tree.files.append((Path(config.root, row["path"]), printable(tags or label or "")))
-        if tree.groups is not None:
-            tree.groups.append(row[str(config.group_by)])
-        if tree.weights is not None:
-            tree.weights.append(weight_in(row["weight"], f"{config.file}, line {number}"))
-    if "train" not in trees:
-        raise ValueError(f"{config.file} lists no training images")
+        tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], tags is not None))
+        group, weight = row.get(config.group_by or ""), row.get("weight")
+        tree.files.append(
+            ImageFile(
+                Path(config.root, row["path"]),
+                printable(tags or label or ""),
+                # An image without a group is a group of its own.
+                None if group is None else group or row["path"],
+                None if weight is None else weight_in(weight, f"{config.file}, line {number}"),
+            )
+        )
+    if not trees:
+        raise ValueError(f"{config.file} lists no images")
     return trees
 
 
@@ -185,7 +201,8 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
             header = file.readline()
             file.seek(0)
             # Spreadsheets of many countries separate cells by semicolons.
-            rows = csv.DictReader(file, delimiter=max(",;\t", key=header.count), restval="")
+            separator = max(",;\t", key=header.count)
+            rows = csv.DictReader(file, delimiter=separator, restval="", restkey="surplus cells")
             names = rows.fieldnames or ()
             for column in ("path", "tags" if "tags" in names else "label"):
                 if column not in names:
@@ -242,23 +259,25 @@ def scan(root: Path, config: FolderConfig) -> Tree:
     files = []
     for folder in folders:
         images, rest = by_suffix(walk(folder))
-        files += [(path, printable(folder.name)) for path in images]
+        files += [
+            ImageFile(path, printable(folder.name), group_of(path, config)) for path in images
+        ]
         others += rest
     if not folders:
         images, others = by_suffix(others)
-        files = [(path, printable(root.resolve().name)) for path in images]
-    groups = None
-    if config.group_by is not None:
-        names = [path.relative_to(config.root).as_posix() for path, _ in files]
-        groups = [group_in(name, config.group_by) for name in names]
-    return Tree(root, [printable(folder.name) for folder in folders], files, others, groups)
+        label = printable(root.resolve().name)
+        files = [ImageFile(path, label, group_of(path, config)) for path in images]
+    return Tree(root, [printable(folder.name) for folder in folders], files, others)
 
 
-def group_in(name: str, pattern: str) -> str:
-    """Return the part of a file's name that matches; raise ValueError if no part does.
+def group_of(path: Path, config: FolderConfig) -> str | None:
+    """Return the part of a file's name that matches data.group_by, or None if that is not set.
 
-    Also raise ValueError if the pattern is not a regular expression.
+    Raise ValueError if no part matches, or if the pattern is not a regular expression.
     """
+    name, pattern = name_of(path, config), config.group_by
+    if pattern is None:
+        return None
     try:
         found = re.search(pattern, name)
     except re.error as error:

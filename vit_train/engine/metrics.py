@@ -98,19 +98,12 @@ def score(values: Mapping[str, float], best_by: str) -> float:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results for a whole split of `count` images; the best epoch has the highest `score`."""
+    """Results for a whole split of `count` images."""
 
     count: int
     loss: float
 
-    # The name of the value that selects the best epoch.
-    best_by: str = field(default="loss", kw_only=True)
-
     scalars: ClassVar[tuple[str, ...]] = ("loss",)
-
-    @property
-    def score(self) -> float:
-        return score(self.values, self.best_by)
 
     @property
     def values(self) -> dict[str, float]:
@@ -128,12 +121,11 @@ class Classification(Evaluation):
     per_class_correct: list[int]
     per_class_count: list[int]
     predictions: Predictions = field(repr=False, compare=False)
-    best_by: str = field(default="acc", kw_only=True)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5", "balanced_acc")
 
     @classmethod
-    def of(cls, predictions: Predictions, best_by: str = "acc") -> "Classification":
+    def of(cls, predictions: Predictions) -> "Classification":
         """Compute the results from a classifier's predictions for a whole split."""
         correct, hits, count = (
             predictions.correct,
@@ -149,7 +141,6 @@ class Classification(Evaluation):
             per_class_correct=hits.tolist(),
             per_class_count=count.tolist(),
             predictions=predictions,
-            best_by=best_by,
         )
 
     @property

@@ -46,7 +46,7 @@ def make_adamw(
     Weight decay applies only to linear and convolution weights or, with `decay_all`, to all
     weights.
     """
-    optimizer = AdamW(
+    return AdamW(
         groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
         lr=config.lr,
         betas=(config.beta1, config.beta2),
@@ -54,9 +54,6 @@ def make_adamw(
         fused=True,
         capturable=next(model.parameters()).is_cuda,
     )
-    # The first steps on a GPU, before the graph is captured, need no warning.
-    optimizer._warned_capturable_if_run_uncaptured = True
-    return optimizer
 
 
 def groups_of(

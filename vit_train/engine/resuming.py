@@ -48,11 +48,9 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     trainer.epoch_averages.restore(state.epoch_averages)
     trainer.log_averages.restore(state.log_averages)
     trainer.nonfinite.skipped = state.skipped
-    trainer.start, trainer.best = state.start, state.best
-    if state.best is not None:  # a fork may select its best epoch by another metric
-        trainer.best = replace(
-            state.best, score=score(state.best.values, trainer.objective.best_by)
-        )
+    trainer.start = state.start
+    best, by = state.best, trainer.objective.best_by  # a fork may select by another metric
+    trainer.best = best and replace(best, score=score(best.values, by))
     if trainer.batch > len(trainer.train_loader) or trainer.epoch > trainer.last_epoch:
         raise ValueError(
             f"it was saved {state.batch} batches after epoch {state.epoch}, but this run has fewer "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit_train.base.setting import chosen
 from vit_train.engine.config import LoopConfig, OptimConfig
-from vit_train.engine.metrics import Evaluation
+from vit_train.engine.metrics import Evaluation, score
 from vit_train.engine.state import Best, Start
 
 FRESH = Start()
@@ -43,20 +43,21 @@ def learning_rate(
         step, steps_per_epoch = step // steps_per_epoch, 1
     total = steps_per_epoch * epochs
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
-    if step < warmup:
-        return start.lr + (config.lr - start.lr) * (step + 1) / warmup
-    done = min(1.0, max(0, step - warmup) / max(1, total - warmup))
+    if step < warmup:  # also before the first step, which has number −1
+        return start.lr + (config.lr - start.lr) * (step + 1) / max(1, warmup)
+    done = min(1.0, (step - warmup) / (total - warmup))
     left = chosen(SCHEDULES, "optim.schedule", config.schedule)(done)
     return config.min_lr + (config.lr - config.min_lr) * left
 
 
-def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:
+def better(best: Best | None, epoch: int, val: Evaluation, best_by: str) -> Best | None:
     """Return the better of `best` and this epoch: by score or, for equal scores, by loss.
 
     The result is None if `best` is None and this epoch's score is NaN.
     """
+    found = Best(epoch, score(val.values, best_by), val.values)
     before = (-math.inf, -math.inf) if best is None else (best.score, -best.values["loss"])
-    return Best(epoch, val.score, val.values) if (val.score, -val.loss) > before else best
+    return found if (found.score, -val.loss) > before else best
 
 
 ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.clip_norm"

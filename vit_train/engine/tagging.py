@@ -166,12 +166,11 @@ class Tagging(Evaluation):
     tag_acc: float
     per_tag_count: list[int]
     predictions: TagPredictions = field(repr=False, compare=False)
-    best_by: str = field(default="map", kw_only=True)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "map", "micro_f1", "macro_f1", "tag_acc")
 
     @classmethod
-    def of(cls, predictions: TagPredictions, best_by: str = "map") -> "Tagging":
+    def of(cls, predictions: TagPredictions) -> "Tagging":
         """Compute the results from the predictions for a whole split."""
         counts = predictions.counts(np.full(predictions.truth.shape[1], THRESHOLD))
         return cls(
@@ -182,7 +181,6 @@ class Tagging(Evaluation):
             tag_acc=1 - float(counts[:, 1:].sum()) / predictions.truth.size,
             per_tag_count=predictions.truth.sum(axis=0).tolist(),
             predictions=predictions,
-            best_by=best_by,
         )
 
 

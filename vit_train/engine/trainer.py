@@ -156,11 +156,15 @@ class Trainer:
 
         On a GPU, also compile the function that makes a batch.
         """
-        draws = self.graphed_step.moved(next(self.train_loader.draws(0)))
-        if self.precision.device.type == "cuda":
-            self.make_batch = compile_batch(self.make_batch, draws)
-        sample = [each[: self.workers.micro_batch] for each in self.make_batch(*draws)]
-        return compile_model(self.model, self.objective, sample, self.precision)
+        with self.workers:  # compiled code depends on the number of threads
+            draws = self.graphed_step.moved(next(self.train_loader.draws(0)))
+            if self.precision.device.type == "cuda":
+                self.make_batch = compile_batch(self.make_batch, draws)
+            sample = [each[: self.workers.micro_batch] for each in self.make_batch(*draws)]
+            compiled = compile_model(self.model, self.objective, sample, self.precision)
+        if not compiled:
+            self.choose_workers(compiled=False)
+        return compiled
 
     def fit(self) -> None:
         """Train until `finished` or `stop_requested`; raise NonFinite if training diverges."""
@@ -177,7 +181,7 @@ class Trainer:
                 self.epoch, self.batch, val = self.epoch + 1, 0, None
                 if self.val_loader is not None:
                     val = self.evaluate(self.eval_model, self.val_loader)
-                    self.best = better(self.best, self.epoch, val)
+                    self.best = better(self.best, self.epoch, val, self.objective.best_by)
                 self.leave_out(began)  # before a checkpoint, which records the speed
                 self.report("on_epoch", log, val)
 
@@ -274,8 +278,7 @@ class Trainer:
         first = self.processes.rank * count // self.processes.count
         indices = torch.arange(first, first + len(images))
         self.summed.zero_()
-        compute = partial(self.forward_backward, count=count)
-        for part, gradients in self.workers.map(compute, images, targets, indices):
+        for part, gradients in self.workers.map(self.forward_backward, images, targets, indices):
             self.sums += part
             torch._foreach_add_(self.gradients, gradients)
         self.processes.all_reduce(self.summed)
@@ -289,13 +292,12 @@ class Trainer:
         return sums * factors
 
     def forward_backward(
-        self, images: Tensor, targets: Tensor, indices: Tensor, count: int
+        self, images: Tensor, targets: Tensor, indices: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return a micro-batch's step sums and its contribution to the batch's gradient.
 
-        `indices` are the images' indices in the whole batch, and `count` is the size of the whole
-        batch. On a CPU, dropout is a function of the seed, the step and the image's index. This
-        function runs in a worker thread.
+        `indices` are the images' indices in the whole batch. On a CPU, dropout is a function of the
+        seed, the step and the image's index. This function runs in a worker thread.
         """
         generators = (
             per_image_generators(self.seed, self.step, indices.tolist())
@@ -304,7 +306,7 @@ class Trainer:
         )
         with generators, self.precision.autocast():
             sums = self.objective.step_sums(self.model, images, targets)
-        loss = self.scaler.scale(sums[0] / count)
+        loss = self.scaler.scale(sums[0] / self.train_loader.batch_size)
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:

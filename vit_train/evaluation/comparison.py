@@ -27,14 +27,13 @@ from vit_train.figures.charts import Figure, save
 from vit_train.figures.charts import curves as draw_curves
 from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
 from vit_train.results.summaries import (
-    read_curve,
     settings_of,
     short_name,
     short_value,
     smallest_key,
     validated_on,
 )
-from vit_train.runs.paths import CHECKPOINTS, summary_file
+from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta, Trained
 
@@ -54,14 +53,15 @@ def compare_checkpoints(config: EvalConfig) -> None:
     beside = default_folder(config, models[0].meta)
     against = file_name("-".join(places[1:]).replace("/", "-"))
     folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
-    require_own_folder(folder)
+    if config.out is None:
+        require_own_folder(folder)
     runs = [
         evaluate_loaded(trained, replace(config, out=str(folder / letter)))
         for letter, trained in zip(letters, models, strict=True)
     ]
     require_same_images(runs)
-    settings = different_settings(runs)
-    marks = setting_labels(settings) or places
+    settings, labels = different_settings(runs)
+    marks = labels if settings else places
     names = [f"{letter} ({mark})" for letter, mark in zip(letters, marks, strict=True)]
     images, classes = runs[0].images, runs[0].meta.classes
     pictures: dict[str, bytes] = {}
@@ -69,19 +69,22 @@ def compare_checkpoints(config: EvalConfig) -> None:
     tagged = [run.result for run in runs if isinstance(run.result, Tagging)]
     if tagged:
         pairs = compared_tags(dict(zip(names, tagged, strict=True)))
-        verdicts = [tags_in_words(pair) for pair in pairs]
         shares = np.array([each.predictions.average_precisions for each in tagged])
     else:
         found = {name: each.predictions for name, each in zip(names, results, strict=True)}
         pairs = compared(found)
-        verdicts = [in_words(pair) for pair in pairs]
         counts = np.array(results[0].per_class_count)
         correct = np.array([each.per_class_correct for each in results])
         shares = correct / np.where(counts, counts, np.nan)
         pictures = write_differences(folder, found, images, classes)
+    verdicts = [in_words(pair) for pair in pairs]
     logger.info("\n".join(verdicts))
-    drawn = common_curves(runs, names)
-    curves = save(drawn, folder / "curves.png") if drawn else None
+    curves = None
+    if all(run.curve for run in runs):
+        lines = [(name, [run.curve]) for name, run in zip(names, runs, strict=True)]
+        measures = "loss", runs[0].result.scalars[1]
+        drawn = draw_curves(lines, measures, validated_on([run.content for run in runs]))
+        curves = save(drawn, folder / "curves.png")
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
     verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
@@ -121,22 +124,6 @@ def without_seen(models: Sequence[Trained]) -> list[Trained]:
     ]
 
 
-def common_curves(runs: Sequence[Evaluated], names: Sequence[str]) -> Figure | None:
-    """Draw the training curves of all runs, or return None if a run has no metrics.csv."""
-    try:
-        found = [read_curve(summary_file(run.meta.path)) for run in runs]
-    except (OSError, ValueError):  # damaged
-        return None
-    if not all(found):
-        return None
-    groups = [(name, [curve]) for name, curve in zip(names, found, strict=True)]
-    return draw_curves(
-        groups,
-        ("loss", runs[0].result.scalars[1]),
-        validated_on([run.content for run in runs]),
-    )
-
-
 def by_class(shares: Floats, classes: Sequence[str]) -> list[list[str]]:
     """Return a row for each class or tag: its name, and each model's share in percent.
 
@@ -151,19 +138,6 @@ def by_class(shares: Floats, classes: Sequence[str]) -> list[list[str]]:
     return [
         [printable(classes[number]), *map(format, 100 * shares[:, number], signs)]
         for number in numbers
-    ]
-
-
-def setting_labels(settings: Sequence[Sequence[str]]) -> list[str]:
-    """Return a label for each model, with only as many settings as distinguish the models.
-
-    Each row of `settings` has a key and each model's value. Without rows, return [].
-    """
-    keys, *models = zip(*settings, strict=True) if settings else [()]
-    flat = [dict(zip(keys, values, strict=True)) for values in models]
-    shown = smallest_key(flat, keys)
-    return [
-        ", ".join(f"{short_name(key)}={short_value(each[key])}" for key in shown) for each in flat
     ]
 
 
@@ -205,16 +179,6 @@ def compared_tags(found: dict[str, Tagging]) -> list[dict[str, Any]]:
     ]
 
 
-def tags_in_words(pair: dict[str, Any]) -> str:
-    """Describe in words how two models that predict tags differ, as `in_words` does."""
-    low, high = (100 * end for end in pair["interval_95"])
-    return (
-        f"The mAP of {pair['first']} minus that of {pair['second']} is "
-        f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}, by "
-        f"bootstrap over {counted(pair['images'], 'image')}). {VERDICTS[low > 0 or high < 0]}"
-    )
-
-
 def adjusted(p_values: Sequence[float]) -> list[float]:
     """Return the p-values, adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
@@ -231,14 +195,19 @@ VERDICTS = "The difference may be chance.", "The models differ by more than chan
 def in_words(pair: dict[str, Any]) -> str:
     """Describe in words how two models differ, and whether the difference is significant."""
     low, high = (100 * end for end in pair["interval_95"])
+    points = f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}"
+    if "mcnemar_p" not in pair:  # tags
+        return (
+            f"The mAP of {pair['first']} minus that of {pair['second']} is {points}, by bootstrap "
+            f"over {counted(pair['images'], 'image')}). {VERDICTS[low > 0 or high < 0]}"
+        )
     p, p_adjusted = pair["mcnemar_p"], pair["mcnemar_p_adjusted"]
     chance = in_figures(p)
     if p_adjusted != p:
         chance += f", {in_figures(p_adjusted)} adjusted for all pairs"
     return (
         f"Only {pair['first']} is right on {counted(pair['only_first'], 'image')}, only "
-        f"{pair['second']} on {pair['only_second']:,}: a difference of "
-        f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
+        f"{pair['second']} on {pair['only_second']:,}: a difference of {points}; "
         f"McNemar's exact test: {chance}). {VERDICTS[p_adjusted < 0.05]}"
     )
 
@@ -358,9 +327,18 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
     return ["/".join(each) for each in parts]
 
 
-def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
-    """Return a row (key, each run's value) for each training setting in which the runs differ."""
+def different_settings(runs: Sequence[Evaluated]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return the training settings in which the runs differ, and a short label for each run.
+
+    Each setting has a row: its key and each run's value. A label has only as many settings as
+    distinguish the runs.
+    """
     flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
-    keys = dict.fromkeys(key for each in flat for key in each)
+    keys = dict.fromkeys(chain(*flat))
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]
-    return [row for row in rows if len(set(row[1:])) > 1]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    shown = smallest_key(flat, [key for key, *_ in rows])
+    return rows, [
+        ", ".join(f"{short_name(key)}={short_value(each.get(key, ''))}" for key in shown)
+        for each in flat
+    ]

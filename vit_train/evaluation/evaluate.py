@@ -34,7 +34,6 @@ from vit_train.evaluation.measuring import (
     numbers,
     robustness,
     temperature,
-    validated,
 )
 from vit_train.evaluation.pages import evaluation_page
 from vit_train.evaluation.tags import tag_numbers, tag_rows, tag_table
@@ -42,9 +41,11 @@ from vit_train.explain.explainer import Explainer, true_classes
 from vit_train.figures.charts import Curve, Figure, curves, draw_robustness, save
 from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
 from vit_train.figures.measures import class_table, figures, result_dict, result_line
+from vit_train.model.vit import encoder_of
 from vit_train.results.summaries import read_curve, validated_on
 from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
+from vit_train.runs.load import load
 from vit_train.runs.paths import (
     PREFIX,
     is_builtin,
@@ -53,7 +54,7 @@ from vit_train.runs.paths import (
     summary_file,
 )
 from vit_train.runs.settings import EvalConfig
-from vit_train.runs.trained import Meta, Trained, encoder_of, load
+from vit_train.runs.trained import Meta, Trained
 
 # Number of images with drawn maps, and number of images on which maps are measured.
 SHOWN, EXPLAINED = 12, 256
@@ -62,13 +63,13 @@ TOP = 5
 
 
 class Evaluated(NamedTuple):
-    """An evaluated checkpoint; `content` is the content of results.json in the output `folder`."""
+    """An evaluated checkpoint: the content of results.json, and the run's curve, if known."""
 
     meta: Meta
     images: ImageSet
     result: Evaluation
     content: dict[str, Any]
-    folder: Path
+    curve: Curve
 
 
 def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
@@ -91,7 +92,8 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
             f"task={meta.config.task.name}"
         )
     folder = Path(config.out or default_folder(config, meta))
-    require_own_folder(folder)
+    if config.out is None or isinstance(config.ckpt, list):  # in somebody else's run, perhaps
+        require_own_folder(folder)
     with removed_if_empty(folder, named=config.out is not None):
         folder.mkdir(parents=True, exist_ok=True)
         return evaluate_into(folder, trained, config)
@@ -121,7 +123,8 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    validation = validated(measured, meta, config.split, val)
+    fits = config.split != "val" and meta.config.data.val == "split" and meta.task.needs_labels
+    validation: Any = measured(val).predictions if fits and val is not None else None
     fitted, thresholds = None, {}
     if validation is not None and isinstance(result, Classification):
         fitted = temperature(validation)
@@ -150,8 +153,13 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     explainer = explainer_of(trained, precision)
     if explainer is not None:
         content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
-    evaluated = Evaluated(meta, images, result, content, folder)
-    write(evaluated, trained, explainer)
+    summary = summary_file(meta.path)
+    try:
+        run, curve = read_object(summary), read_curve(summary)
+    except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
+        run, curve = {}, []
+    evaluated = Evaluated(meta, images, result, content, curve)
+    write(folder, evaluated, trained, explainer, run)
     return evaluated
 
 
@@ -189,14 +197,18 @@ def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
         return None
 
 
-def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -> None:
-    """Write results.json, the figures, report.html and, with labels, predictions.csv."""
-    meta, images, result, content, folder = evaluated
-    summary = summary_file(meta.path)
-    try:
-        run, curve = read_object(summary), read_curve(summary)
-    except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
-        run, curve = {}, []
+def write(
+    folder: Path,
+    evaluated: Evaluated,
+    trained: Trained,
+    explainer: Explainer | None,
+    run: dict[str, Any],
+) -> None:
+    """Write results.json, the figures, report.html and, with labels, predictions.csv.
+
+    `run` is the summary of the model's run, which may be empty.
+    """
+    meta, images, result, content, _ = evaluated
     write_json(folder / "results.json", content)
     if isinstance(result, Classification):
         rows = prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
@@ -204,7 +216,7 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
     if isinstance(result, Tagging):
         tags = tag_rows(result.predictions, images.all_names, content["per_tag"])
         write_text(folder / "predictions.csv", csv_text(tags))
-    drawn = pictures(evaluated, trained, explainer, run, curve)
+    drawn = pictures(evaluated, trained, explainer, run)
     pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
     write_text(folder / "report.html", evaluation_page(content, result, images, run, pngs))
     logger.info(
@@ -245,13 +257,9 @@ def pictures(
     trained: Trained,
     explainer: Explainer | None,
     run: dict[str, Any],
-    curve: Curve,
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield (name, figure) for each figure of an evaluation.
-
-    `run` is the summary of the model's run and `curve` its training curve; either may be empty.
-    """
-    meta, images, result, content, _ = evaluated
+    """Yield (name, figure) for each figure of an evaluation; see `write`."""
+    meta, images, result, content, curve = evaluated
     model = trained.model
     yield from figures(result, images.images, meta.classes, images.all_names.tolist())
     if "robustness" in content:
@@ -281,13 +289,13 @@ def display_name(checkpoint: Path) -> str:
 def default_folder(config: EvalConfig, meta: Meta) -> Path:
     """Return the output folder; its name lists the settings that differ from their defaults."""
     data, split = config.data, config.split
-    place = None if data.root is None else Path(data.root).expanduser().resolve()
+    given = [Path(each).expanduser().resolve() for each in (data.root, data.file) if each]
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)
     parts = [
         None if meta.path.name == BEST or is_builtin(meta.path) else meta.path.stem,
         data.name,
-        place and place.name,
-        place and hashlib.sha256(bytes(place)).hexdigest()[:6],
+        *(place.name for place in given),
+        given and hashlib.sha256(b"".join(map(bytes, given))).hexdigest()[:6],
         data.image_size and f"{'x'.join(map(str, dict.fromkeys(meta.image_shape[1:])))}px",
         subset and f"{subset}images",
         # Validation images, for fitting the temperature.

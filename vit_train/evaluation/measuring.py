@@ -31,9 +31,10 @@ from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
 from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.figures.measures import calibration_error, class_reports, result_dict, result_line
+from vit_train.runs.load import noted_calibration
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.settings import TARGETS
-from vit_train.runs.trained import Meta, Prediction, Trained, noted_calibration
+from vit_train.runs.trained import Meta, Prediction, Trained
 
 # A function that evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
@@ -45,17 +46,6 @@ def measure(trained: Trained, precision: Precision, batch_size: int, images: Ima
     batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
         return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
-
-
-def validated(measure: Measure, meta: Meta, split: str, images: ImageSet | None) -> Any:
-    """Return the predictions for a run's validation `images`, for calibration.
-
-    Return None if there are no validation images, or if the evaluated `split` is "val".
-    """
-    is_possible = meta.config.data.val == "split" and meta.task.needs_labels
-    if images is None or split == "val" or not is_possible:
-        return None
-    return measure(images).predictions
 
 
 # Temperatures beyond these mean that the logits are meaningless, or that every answer is right.

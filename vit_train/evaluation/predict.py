@@ -13,8 +13,9 @@ from vit_train.base.writing import replacing
 from vit_train.data.decode import Doubts
 from vit_train.data.image_files import image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
+from vit_train.runs.load import load
 from vit_train.runs.settings import PredictConfig
-from vit_train.runs.trained import Meta, PredictionOrError, load
+from vit_train.runs.trained import Meta, PredictionOrError
 
 # Number of lines on the terminal if everything also goes to a file.
 SHOWN = 10

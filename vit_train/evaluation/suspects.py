@@ -22,9 +22,10 @@ from vit_train.figures.charts import save
 from vit_train.figures.sheet import captioned, draw_sheet
 from vit_train.results.summaries import read_summaries
 from vit_train.runs.images import configured
+from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalDataConfig, SuspectsConfig
-from vit_train.runs.trained import Trained, load
+from vit_train.runs.trained import Trained
 
 COLUMNS = ("image", "label", "suggested", "probability_label", "probability_suggested")
 # The number of images in the picture.
@@ -35,7 +36,8 @@ def find_suspects(config: SuspectsConfig) -> None:
     """Rank the images whose labels are probably wrong; write suspects.csv and suspects.png."""
     keep_freed_memory()
     folder = Path(config.out or Path(config.runs, "suspects"))
-    require_own_folder(folder)
+    if config.out is None:
+        require_own_folder(folder)
     device = pick_device(config.device)
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.

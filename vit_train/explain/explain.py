@@ -18,9 +18,10 @@ from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.figures.charts import save
 from vit_train.model.autoencoder import Autoencoder
 from vit_train.runs.images import evaluated_images
+from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Trained, load
+from vit_train.runs.trained import Trained
 
 # The side at which a photo is shown, in pixels.
 LOOKED_AT = 224
@@ -50,7 +51,8 @@ def explain_predictions(config: ExplainConfig) -> None:
             "method=, score= and target= are for classifiers, but this model predicts pixels"
         )
     folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
-    require_own_folder(folder)
+    if config.out is None:
+        require_own_folder(folder)
     paths: list[Path] = []
     if config.images is None or config.score:
         part = evaluated_images(config.data, "test", trained.meta)[0].images

@@ -204,9 +204,7 @@ def all_values(result: Evaluation) -> dict[str, float]:
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
     """Return all values of a result by name, without the predictions for individual images."""
-    numbers = {
-        key: each for key, each in vars(result).items() if key not in ("predictions", "best_by")
-    }
+    numbers = {key: each for key, each in vars(result).items() if key != "predictions"}
     if isinstance(result, Classification):
         numbers["acc_interval_95"] = list(result.interval)
     if isinstance(result, Tagging):

@@ -18,10 +18,11 @@ from vit_train.base.writing import require_own_folder
 from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
+from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder, summary_file
 from vit_train.runs.provenance import cpu_model, today
 from vit_train.runs.settings import ExportConfig
-from vit_train.runs.trained import Meta, load
+from vit_train.runs.trained import Meta
 
 RANDOM_IMAGES, BATCH = 256, 50
 # The largest difference in logits that counts as rounding error, relative to the largest logit.

@@ -31,7 +31,8 @@ from vit_train.model.config import NORM_EPS, ViTConfig
 from vit_train.model.layers import QueryKeyValue
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
-from vit_train.runs.trained import Meta, Trained, portable
+from vit_train.runs.config import portable
+from vit_train.runs.trained import Meta, Trained
 
 # A function from the model's input images to logits.
 Answer = Callable[[Tensor], Tensor]
@@ -60,12 +61,6 @@ class Deployed:
     divisor: float = 1.0
 
     @property
-    def problem_type(self) -> str:
-        """Return Hugging Face's name for the task: a softmax, or a sigmoid of each logit."""
-        kind = "single" if self.meta.task.one_class else "multi"
-        return f"{kind}_label_classification"
-
-    @property
     def thresholds(self) -> dict[str, float]:
         """Return the least probability at which each tag is predicted; only for task=tags."""
         return dict(zip(self.meta.classes, self.meta.tag_thresholds.tolist(), strict=True))
@@ -83,7 +78,9 @@ class Deployed:
             "mean": list(meta.statistics.mean),
             "std": list(meta.statistics.std),
             "temperature": meta.temperature,
-            "problem_type": self.problem_type,
+            # Hugging Face's name: a softmax, or a sigmoid of each logit.
+            "problem_type": ("single" if self.meta.task.one_class else "multi")
+            + "_label_classification",
             "thresholds": {} if meta.task.one_class else self.thresholds,
             "fit": meta.fit,
             "preprocessing": f"RGB; {FITTED[meta.fit].format(in_pixels(meta.image_shape[1:]))} "

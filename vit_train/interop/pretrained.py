@@ -22,7 +22,7 @@ from vit_train.base.reading import (
 )
 from vit_train.base.setting import Size, shortest, sides, size_of
 from vit_train.base.text import reason
-from vit_train.data.dataset import Seen, Statistics
+from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
 from vit_train.interop.config_files import built_facts
 from vit_train.interop.layout import Facts, Layout, State, described
 from vit_train.interop.libraries import layout_of
@@ -30,9 +30,10 @@ from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.patches import grid_of
+from vit_train.model.vit import encoder_of
 from vit_train.runs.config import PREDICTING, from_checkpoint
+from vit_train.runs.load import load
 from vit_train.runs.paths import PREFIX as BUILTIN
-from vit_train.runs.trained import CHANNELS, encoder_of, load, valid_statistics
 
 TIMM = "timm:"
 # The metadata key under which an exported safetensors file describes its model.
@@ -226,7 +227,8 @@ def image_size(state: State, config: ViTConfig) -> int:
     """
     if config.positions == "none":
         return config.patch_size
-    tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
+    tokens = state["pos_embed.0.weight"].numel() // config.embed_dim
+    extra = int(config.has_class_token)
     side = math.isqrt(max(0, tokens - extra))
     if side**2 != tokens - extra or side == 0:
         raise Refused(f"its {tokens} positions do not form a square grid")

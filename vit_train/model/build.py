@@ -1,4 +1,4 @@
-"""Build models from their settings, and compute the models' parameters, FLOPs and memory.
+"""Build models from their settings, and compute the models' parameters and memory.
 
 To add a model, add a line to BUILDERS.
 """
@@ -10,10 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.memory import require_memory
 from vit_train.base.setting import Size, in_pixels, registered
 from vit_train.model.cnn import SimpleCnn, SmallResNet
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.patches import grid_of
+from vit_train.model.pos_embed import PositionEmbedding
 from vit_train.model.vit import VisionTransformer
 
 # Each is called with the config, the images' height and width, their channels, and the number of
@@ -135,3 +137,22 @@ def attention_bytes(config: ModelConfig, image_size: Size) -> int:
         return 0
     tokens = math.prod(grid_of(image_size, config.patch_size)) + config.prefix
     return 4 * config.num_heads * tokens**2
+
+
+def require_bounded_memory(
+    config: ModelConfig, model: nn.Module, image_shape: tuple[int, int, int]
+) -> None:
+    """Raise ValueError if the model, at this image size, needs more memory than the machine has.
+
+    Attention and position tables grow with the image size, so even a small checkpoint may need more
+    memory than the machine has.
+    """
+    image_size = image_shape[1:]
+    require_few_patches(config, image_size)
+    positions = (each for each in model.modules() if isinstance(each, PositionEmbedding))
+    tables = [table for each in positions for table in each.parameters()]
+    require_memory(
+        bytes_of([*tables, *model.buffers()]) + forward_bytes(config, image_shape),
+        f"an image of {in_pixels(image_size)}, with this model's positions and attention,",
+        "choose a smaller data.image_size",
+    )

@@ -279,7 +279,7 @@ class VisionTransformer(Encoder):
         super().__init__(config, image_size, in_channels)
         dim = config.embed_dim
         self.patch_dropout = PatchDropout(config.patch_dropout, config.patch_dropout_epochs)
-        if config.patch_dropout and make_positions(AttentionPositions, config, self.grid):
+        if config.patch_dropout and config.positions != "none" and not self.pos_embed:
             raise ValueError(
                 f"model.patch_dropout={config.patch_dropout} needs absolute positions, but "
                 f"model.positions={config.positions}"
@@ -313,3 +313,11 @@ class VisionTransformer(Encoder):
             features = self.norm(x[:, 0] if self.config.has_class_token else patches.mean(dim=1))
         logits = self.head(self.pre_head(features))
         return (logits, attention) if return_attention else logits
+
+
+def encoder_of(model: nn.Module) -> Encoder | None:
+    """Return the model's encoder, or None if the model has none.
+
+    A classifying Vision Transformer is itself an encoder; an autoencoder contains an encoder.
+    """
+    return next((each for each in model.modules() if isinstance(each, Encoder)), None)

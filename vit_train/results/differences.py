@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
 
 from vit_train.engine.metrics import student_quantile
 from vit_train.results.summaries import Group, short_name, short_value
@@ -80,14 +79,9 @@ class Difference:
 
 def difference(group: Group, baseline: Group, *path: str) -> Difference:
     """Return the differences (group − baseline) of the value at `path` in the runs' summaries."""
-
-    def value(run: Any) -> float:
-        for key in path:
-            run = run[key]
-        return float(run)
-
     ours, theirs = (
-        {each.place(run): value(run) for run in each.runs} for each in (group, baseline)
+        dict(zip(map(each.place, each.runs), each.values(*path), strict=True))
+        for each in (group, baseline)
     )
     return Difference([ours[place] - theirs[place] for place in ours if place in theirs])
 

@@ -129,7 +129,7 @@ def read(path: Path) -> Checkpoint:
             described = json.loads((file.metadata() or {}).get(KEY, "null"))
             require_plain(described, "it", MOST_VALUES)
             if not isinstance(described, dict) or described.get("format") != FORMAT:
-                raise Refused("it has a different format")
+                raise Refused
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
     except (SafetensorError, ValueError, RecursionError) as error:
         raise Refused(

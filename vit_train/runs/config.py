@@ -337,3 +337,16 @@ def read_settings(path: Path) -> dict[str, Any]:
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def portable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's settings without the paths on the machine that trained the model."""
+    named = {
+        group: {
+            key: Path(value).name if key in ("teacher", "file", "split_as") and value else value
+            for key, value in config[group].items()
+        }
+        for group in ("task", "data")
+    }
+    named["data"] |= {"root": "data", "download": False}
+    return config | named | dict.fromkeys(("init_from", *CONTINUED))

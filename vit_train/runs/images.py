@@ -11,6 +11,7 @@ from vit_train.base.setting import shortest
 from vit_train.base.text import counted, listed
 from vit_train.data.config import (
     DATA_CONFIGS,
+    IMAGES,
     MAX_PIXELS,
     ArchiveConfig,
     DataConfig,
@@ -25,7 +26,7 @@ from vit_train.data.splits import make_splits, set_apart, subset
 from vit_train.data.trees import find_trees
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
-from vit_train.runs.paths import is_builtin
+from vit_train.runs.paths import is_builtin, run_folder
 from vit_train.runs.settings import EvalDataConfig
 from vit_train.runs.trained import Meta
 from vit_train.tasks.task import require_labels
@@ -112,6 +113,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             "fit": meta.fit,
             "white_level": meta.white_level,
         }
+        if (other := start.get("split_as")) and not Path(str(other), IMAGES).is_file():
+            start = start | {"split_as": str(run_folder(meta.path))}  # which lists the same splits
     return kind(**(start | chosen))
 
 
@@ -163,6 +166,11 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
             f"({listed(meta.classes)}): choose images of the model's classes"
         )
     tested = replace(data, test=without(data.test, meta.seen_before))
+    if split == "test" and not len(tested.test):
+        raise ValueError(
+            f"all {counted(len(data.test), 'test image')} were used for training or validation by "
+            "the compared models: choose other images to test on"
+        )
     splits = make_splits(tested, config)
     images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
@@ -174,8 +182,11 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently
-        one_tree = isinstance(config, FolderConfig) and len(find_trees(config)) == 1
-        return unseen(in_order(data) if one_tree else data.test, split, config, meta)
+        undivided = (
+            isinstance(config, FolderConfig)
+            and len(find_trees(replace(config, split_as=None))) == 1
+        )
+        return unseen(in_order(data) if undivided else data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
 
 

@@ -301,11 +301,8 @@ class DataReportConfig(Settings):
 
 @dataclass
 class InspectConfig(TrainConfig):
-    """All settings of `vit-inspect`: those of `vit-train`, plus image_size, classes and out."""
+    """All settings of `vit-inspect`: those of `vit-train`, plus classes and out."""
 
-    image_size: Any = size_setting(
-        None, "Size of the images in pixels, see data.image_size; null: the image size of the data."
-    )
     classes: int | None = setting(
         None, "Number of classes; null: the number in the data.", at_least=1
     )

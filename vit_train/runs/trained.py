@@ -1,10 +1,9 @@
-"""A trained model, rebuilt from a checkpoint file alone, and its predictions for images."""
+"""A trained model, its metadata, and its predictions for images."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,34 +11,21 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from vit_train.base.memory import memory_bytes, require_memory
-from vit_train.base.reading import Refused, read_object, typed
-from vit_train.base.setting import Size, in_pixels, shortest, sides, size_of
+from vit_train.base.memory import memory_bytes
+from vit_train.base.setting import Size, shortest
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, fitted, read_image
 from vit_train.engine.precision import Precision, pick_precision
-from vit_train.engine.state import State
 from vit_train.engine.tagging import THRESHOLD
 from vit_train.engine.workers import make_workers
-from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
-from vit_train.model.config import ViTConfig
-from vit_train.model.patches import grid_of
-from vit_train.model.pos_embed import PositionEmbedding, resize_positions
-from vit_train.model.vit import Encoder
-from vit_train.runs.checkpoint import Checkpoint, Facts
-from vit_train.runs.config import CONTINUED, PREDICTING, TrainConfig, from_checkpoint
-from vit_train.runs.paths import builtin_checkpoint, calibration_file, checkpoint_at, run_at
-from vit_train.runs.settings import WEIGHTS
-from vit_train.tasks.make import make_task
+from vit_train.model.build import forward_bytes
+from vit_train.runs.checkpoint import Facts
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.task import Task
 
-# Number of channels of all images.
-CHANNELS = 3
-# Range of plausible temperatures; dividing logits by others could overflow.
-LEAST, MOST = 1e-3, 1e3
 # A file, or a decoded image: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray
 # Number of images to decode before they are classified.
@@ -84,7 +70,6 @@ class Meta(Facts):
     image_shape: tuple[int, int, int]
     statistics: Statistics
     epoch: int
-    step: int
     images_seen: int
     weights: str
 
@@ -303,193 +288,3 @@ def tagged(probabilities: Tensor, meta: Meta) -> Prediction:
     found.sort(key=lambda each: -each[1])
     names = "|".join(name for name, _ in found)
     return Prediction(names, probabilities.max().item(), found)
-
-
-def load(
-    path: str | Path,
-    device: torch.device | str = "cpu",
-    weights: str = "auto",
-    image_size: int | Sequence[int] | None = None,
-) -> Trained:
-    """Load a trained model in eval mode onto `device`, with the model's metadata.
-
-    To classify an image, call `load(path).predict("photo.jpg")`. To get the model itself, unpack
-    the result: `model, meta = load(path)`.
-
-    `path` is a checkpoint, a run's folder (which stands for its best checkpoint), a folder of runs
-    (its newest finished run), or a built-in model, "builtin:cifar10". `weights` is "ema" for
-    averaged weights, "raw", or "auto" (averaged weights if there are any). `image_size`, if given,
-    replaces the training image size; learned positions are interpolated. Raise ValueError if the
-    file is missing, damaged, or not a checkpoint, or if an argument is invalid.
-    """
-    file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
-    checkpoint = Checkpoint.load(file)
-    chosen, state = pick_weights(checkpoint, weights)
-    config = from_checkpoint(checkpoint.config, PREDICTING)
-    task = checked_task(checkpoint, config, state, image_size)
-    model = task.build_model().to(device)
-    if isinstance(config.model, ViTConfig):
-        state = resize_positions(
-            state, grid_of(checkpoint.image_shape[1:], config.model.patch_size), model
-        )
-    model.load_state_dict(state)
-    meta = Meta(
-        path=file,
-        config=config,
-        task=task,
-        image_shape=task.image_shape,
-        statistics=valid_statistics(checkpoint.mean, checkpoint.std),
-        epoch=checkpoint.epoch,
-        step=checkpoint.step,
-        images_seen=checkpoint.images_seen,
-        weights=chosen,
-        **{each.name: getattr(checkpoint, each.name) for each in fields(Facts)},
-    )
-    if meta.image_shape != checkpoint.image_shape:
-        return Trained(model.eval(), replace(meta, temperature=None, thresholds={}))
-    return Trained(model.eval(), with_calibration(meta))
-
-
-def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
-    """Return the name of a checkpoint's weights, "ema" or "raw", and the weights.
-
-    `asked` is "ema", "raw" or "auto" (averaged weights if there are any). Raise ValueError for any
-    other name, and if the checkpoint lacks averaged weights that are asked for.
-    """
-    if asked not in WEIGHTS:
-        raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
-    if asked == "ema" and checkpoint.ema is None:
-        raise ValueError(
-            "weights=ema: this run kept no moving average of the weights (train.ema_decay): "
-            "use weights=raw"
-        )
-    if asked == "raw" or checkpoint.ema is None:
-        return "raw", checkpoint.model
-    return "ema", checkpoint.ema
-
-
-def checked_task(
-    checkpoint: Checkpoint,
-    config: TrainConfig,
-    state: State,
-    image_size: int | Sequence[int] | None,
-) -> Task:
-    """Return the checkpoint's task at `image_size` or, if None, at the training image size.
-
-    Raise ValueError unless the shapes in `state` match the model, and the model fits into memory.
-    Both are checked before memory is allocated, so that a small file cannot demand a huge model.
-    """
-    channels, *trained_size = checkpoint.image_shape
-    num_classes = len(checkpoint.classes)
-    if num_classes < 1 or min(trained_size) < 1 or channels != CHANNELS:
-        raise ValueError(
-            f"the checkpoint has {counted(num_classes, 'class')} and images of "
-            f"{in_pixels(trained_size)} with {counted(channels, 'channel')}: it must "
-            f"have at least one class, a positive image size and {CHANNELS} channels"
-        )
-
-    def at_size(size: int | Sequence[int]) -> tuple[Task, nn.Module]:
-        """Return the task, and its model on the meta device, which holds shapes only."""
-        task = make_task(config.task, config.model, (channels, *sides(size)), num_classes)
-        return task, on_meta(task.build_model, config.model)
-
-    _, model = at_size(trained_size)
-    expected = {key: value.shape for key, value in model.state_dict().items()}
-    if expected != {key: value.shape for key, value in state.items()}:
-        raise ValueError(
-            "the checkpoint's weights do not match its config: the file must be damaged"
-        )
-    task, model = at_size(trained_size if image_size is None else size_of("image_size", image_size))
-    require_bounded_memory(config, model, task.image_shape)
-    return task
-
-
-def require_bounded_memory(
-    config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
-) -> None:
-    """Raise ValueError if the model, at this image size, needs more memory than the machine has.
-
-    Attention and position tables grow with the image size, so even a small checkpoint may need more
-    memory than the machine has.
-    """
-    image_size = image_shape[1:]
-    require_few_patches(config.model, image_size)
-    positions = (each for each in model.modules() if isinstance(each, PositionEmbedding))
-    tables = [table for each in positions for table in each.parameters()]
-    require_memory(
-        bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
-        f"an image of {in_pixels(image_size)}, with this model's positions and attention,",
-        "choose a smaller data.image_size",
-    )
-
-
-def valid_statistics(
-    mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
-) -> Statistics:
-    """Return `mean` and `std` as Statistics; raise ValueError if they are invalid.
-
-    Each must have one finite value per channel, and every std must be positive.
-    """
-    mean, std = tuple(map(float, mean)), tuple(map(float, std))
-    finite = all(map(math.isfinite, (*mean, *std)))
-    if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
-        raise ValueError(
-            f"mean {mean} and std {std} must each have {channels} finite values, one per channel, "
-            "and each std must be positive (data.mean, data.std)"
-        )
-    return Statistics(mean, std)
-
-
-def with_calibration(meta: Meta) -> Meta:
-    """Replace the checkpoint's temperature and thresholds by those in vit-eval's calibration file.
-
-    A temperature that is not between LEAST and MOST counts as unknown.
-    """
-    noted = noted_calibration(meta.path) or Calibration({})
-    temperature = noted.temperatures.get(meta.key, meta.temperature)
-    return replace(
-        meta,
-        temperature=temperature if LEAST <= (temperature or 0.0) <= MOST else None,
-        thresholds=noted.thresholds.get(meta.key, meta.thresholds),
-    )
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The content of a run's calibration file: temperatures and thresholds by `Meta.key`."""
-
-    temperatures: dict[str, float | None]
-    thresholds: dict[str, dict[str, float | None]] = field(default_factory=dict)
-
-
-def noted_calibration(checkpoint: Path) -> Calibration | None:
-    """Return the content of a run's calibration file, which is empty if there is no file.
-
-    Return None if the file is damaged, or is not from vit-eval.
-    """
-    try:
-        content = read_object(calibration_file(checkpoint))
-        return typed(Calibration, content) if content else Calibration({})
-    except Refused:
-        return None
-
-
-def encoder_of(model: nn.Module) -> Encoder | None:
-    """Return the model's encoder, or None if the model has none.
-
-    A classifying Vision Transformer is itself an encoder; an autoencoder contains an encoder.
-    """
-    return next((each for each in model.modules() if isinstance(each, Encoder)), None)
-
-
-def portable(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's settings without the paths on the machine that trained the model."""
-    named = {
-        group: {
-            key: Path(value).name if key in ("teacher", "file", "split_as") and value else value
-            for key, value in config[group].items()
-        }
-        for group in ("task", "data")
-    }
-    named["data"] |= {"root": "data", "download": False}
-    return config | named | dict.fromkeys(("init_from", *CONTINUED))

@@ -1,5 +1,6 @@
-"""Classification, learned from labels and, for distillation, also from a teacher."""
+"""Classification: one class per image, from labels or also from a teacher, or several tags."""
 
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.objective import Forward
+from vit_train.engine.tagging import Tagging, TagPredictions
 from vit_train.model.build import build
 from vit_train.model.config import ModelConfig, ViTConfig, require_vit
 from vit_train.model.patches import grid_of
@@ -105,7 +107,7 @@ class Classify(Task):
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
         labels, logits = sample_outputs[:, 0].long(), sample_outputs[:, 1:]
-        return Classification.of(Predictions(labels.numpy(), logits.numpy()), self.best_by)
+        return Classification.of(Predictions(labels.numpy(), logits.numpy()))
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the images, and maps of the class token's attention in the last layer.
@@ -169,17 +171,7 @@ class Distill(Classify):
     """Classification that also learns from a `teacher`; evaluation needs no teacher."""
 
     config: DistillConfig
-
-    def __init__(
-        self,
-        config: DistillConfig,
-        model: ModelConfig,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        teacher: Teacher | None = None,
-    ) -> None:
-        super().__init__(config, model, image_shape, num_classes)
-        self.teacher = teacher
+    teacher: Teacher | None = None
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
@@ -204,3 +196,58 @@ def softened_divergence(
     student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, teachers))
     parts = F.kl_div(student, teacher, reduction=reduction, log_target=True)
     return temperature**2 * (parts.sum(1) if parts.ndim else parts)
+
+
+class Tags(Classify):
+    """Binary cross-entropy for each tag; an image's loss is the mean over all tags.
+
+    Targets are (B,K): 1 for each tag that an image has, otherwise 0; Mixup and CutMix mix them.
+    """
+
+    measures = ("loss", "tag_acc")
+    one_class = False
+    selecting = ("loss", "map")
+    best_by = "map"
+
+    def balanced_weights(self, labels: Tensor) -> Tensor:
+        """Return the number of images without each tag, divided by the number with it.
+
+        A tag that all images have, or none, has weight 1.
+        """
+        having = labels.sum(0)
+        weights = (len(labels) - having) / having
+        return weights.where((having > 0) & (having < len(labels)), 1.0)
+
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed loss and the sum of the images' shares of tags predicted correctly.
+
+        A tag is predicted if its probability is above 0.5. A mixed target counts as a fraction.
+        """
+        logits = model(images).float()
+        if self.weighs:
+            weights, targets = targets[:, -1], targets[:, :-1] / targets[:, -1:]
+        right = torch.where(logits.detach() > 0, targets, 1 - targets).mean(1)
+        losses = self.losses(logits, targets).mean(1)
+        if not self.weighs:
+            return torch.stack((losses.sum(), right.sum()))
+        sums = (weights * torch.stack((losses, right))).sum(1)
+        return torch.cat((sums, weights.sum().expand(2)))
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each tag of each image, (B,K), for logits and targets (B,K).
+
+        The weights multiply the loss of images that have the tag, but not the smoothing of others.
+        """
+        low = self.config.label_smoothing / 2
+        bce = partial(F.binary_cross_entropy_with_logits, logits, reduction="none")
+        having, lacking = (bce(torch.full_like(logits, each)) for each in (1 - low, low))
+        weights = 1 if self.weights is None else self.weights
+        return weights * targets * having + (1 - targets) * lacking
+
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return each image's tags and logits as one row: (B,2K)."""
+        return torch.cat((targets, model(images).float()), dim=1)
+
+    def evaluation(self, sample_outputs: Tensor) -> Tagging:
+        truth, logits = sample_outputs.numpy().reshape(len(sample_outputs), 2, -1).swapaxes(0, 1)
+        return Tagging.of(TagPredictions(truth > 0, logits))

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.base.setting import registered
 from vit_train.model.config import ModelConfig, ViTConfig
-from vit_train.tasks.classify import Classify, Distill
+from vit_train.tasks.classify import Classify, Distill, Tags
 from vit_train.tasks.config import (
     AutoregressConfig,
     ClassifyConfig,
@@ -19,7 +19,6 @@ from vit_train.tasks.config import (
     TaskConfig,
 )
 from vit_train.tasks.pixels import Autoregress, Reconstruct
-from vit_train.tasks.tags import Tags
 from vit_train.tasks.task import Task
 
 TASKS: dict[type, Callable[..., Task]] = {

@@ -1,5 +1,6 @@
 """Tasks that predict pixels: masked and autoregressive autoencoders."""
 
+import copy
 import math
 from collections.abc import Iterator
 
@@ -88,8 +89,12 @@ class Reconstruct(PixelTask):
     def train_loader(self, batches: DrawnBatches) -> "MaskedTrainBatches":
         return MaskedTrainBatches(batches, self.patches)
 
-    def eval_loader(self, batches: EvalBatches) -> "MaskedEvalBatches":
-        return MaskedEvalBatches(batches, self.patches)
+    def eval_loader(self, batches: EvalBatches) -> EvalBatches:
+        """Return batches with orders as targets; each image always has the same order."""
+        orders = random_orders(np.random.default_rng(0), batches.total, self.patches)
+        masked = copy.copy(batches)
+        masked.labels = to_device(orders[batches.share], batches.labels.device)
+        return masked
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each image's mean squared error over the pixels of its hidden patches: (B,1)."""
@@ -154,23 +159,6 @@ class MaskedTrainBatches(DrawnBatches):
     def batch(self, *draws: Tensor) -> Batch:
         *images, orders = draws
         return self.source.batch(*images)[0], orders
-
-
-class MaskedEvalBatches:
-    """Evaluation batches whose targets are random orders of the patches (B,N), visible ones first.
-
-    Each image always has the same order, at any batch size.
-    """
-
-    def __init__(self, batches: EvalBatches, patches: int) -> None:
-        self.source, self.patches = batches, patches
-
-    def __iter__(self) -> Iterator[Batch]:
-        source = self.source
-        orders = random_orders(np.random.default_rng(0), source.total, self.patches)[source.share]
-        parts = to_device(orders, source.labels.device).split(source.batch_size)
-        for (images, _), order in zip(source, parts, strict=True):
-            yield images, order
 
 
 class Autoregress(PixelTask):

@@ -35,9 +35,9 @@ def report_data(config: DataReportConfig) -> None:
         data = replace(data, on_error="skip")
     loaded = load_dataset(data)
     splits = make_splits(loaded, data)
-    val = splits.val if data.val == "split" else None  # otherwise, these are the test images
-    named = {"train": splits.train, "val": val, "test": splits.test}
-    parts = {split: part for split, part in named.items() if part is not None}
+    if data.val != "split":  # these are the test images
+        splits = replace(splits, val=None)
+    parts = splits.parts
     logger.info(class_counts(parts, loaded.classes))
     if isinstance(data, FolderConfig):
         for split, part in parts.items():
@@ -75,7 +75,7 @@ def sizes(paths: Sequence[Path]) -> list[Size]:
     found = []
     for path in paths:
         with Image.open(path, formats=FORMATS) as image:
-            is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+            is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
             found.append((image.width, image.height) if is_turned else (image.height, image.width))
     return found
 

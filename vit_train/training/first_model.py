@@ -22,11 +22,12 @@ from vit_train.engine.precision import batch_norms
 from vit_train.model.config import ViTConfig, as_arguments, differences, require_vit
 from vit_train.model.layers import Dropout
 from vit_train.model.pos_embed import resize_positions
-from vit_train.model.vit import Encoder
+from vit_train.model.vit import Encoder, encoder_of
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING, TrainConfig, with_settings
-from vit_train.runs.trained import Trained, encoder_of, load
-from vit_train.tasks.classify import Distill, Teacher
+from vit_train.runs.load import load
+from vit_train.runs.trained import Trained
+from vit_train.tasks.classify import Teacher
 from vit_train.tasks.config import DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
@@ -208,8 +209,10 @@ def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
     return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
 
 
-def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
-    """Return the distillation task with its teacher; `normalize` is the student's normalization.
+def checked_teacher(
+    config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize
+) -> Teacher:
+    """Return the teacher of the distillation task; `normalize` is the student's normalization.
 
     Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
     of the data.
@@ -230,8 +233,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
         )
     if problem:
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
-    own = Teacher(teacher.model, teacher.normalize, normalize)
-    return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
+    return Teacher(teacher.model, teacher.normalize, normalize)
 
 
 def seen_by_earlier_models(

@@ -1,5 +1,6 @@
 """A run's folder and all files in it, from the config to the summary."""
 
+import contextlib
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,6 @@ from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.config import IMPORT
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
-from vit_train.runs.trained import pick_weights
 from vit_train.training.checkpoints import CheckpointManager
 from vit_train.training.earlier import Earlier
 from vit_train.training.pictures import Pictures, draw_first_images
@@ -163,14 +163,11 @@ class RunFolder:
             rows = read_table(source / name).encode()[: state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
         best, copy = source / CHECKPOINTS / BEST, self.checkpoints.best_path
-        if (
-            verb == "fork"
-            and state.best is not None
-            and best.is_file()
-            and Checkpoint.load(best).epoch == state.best.epoch  # not a later epoch
-        ):
-            copy.parent.mkdir(exist_ok=True)
-            copy.write_bytes(best.read_bytes())
+        if verb == "fork" and state.best is not None and best.is_file():
+            with contextlib.suppress(ValueError):  # damaged: the run goes on without it
+                if Checkpoint.load(best).epoch == state.best.epoch:  # not a later epoch
+                    copy.parent.mkdir(exist_ok=True)
+                    copy.write_bytes(best.read_bytes())
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write and log the results, the final summary and the next commands.
@@ -180,7 +177,7 @@ class RunFolder:
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
         self.show_test(results, trainer.step)
-        final = final_metrics(results, trainer.best)
+        final = final_metrics(results, trainer.best, self.setup.task.best_by)
         self.board.close(self.settings, final, chosen_settings())
         if final:
             self.trackers.log(final, trainer.step)
@@ -258,7 +255,7 @@ class RunFolder:
         except ValueError as error:
             logger.warning(f"the best weights are lost: {error}")
             return None
-        return pick_weights(saved, "auto")[1]
+        return saved.model if saved.ema is None else saved.ema
 
     def advice(self) -> str:
         """Return how to resume, for the end of an error message; "" if no checkpoint is intact."""
@@ -271,14 +268,10 @@ def test_tag(weights: str) -> str:
     return "test" if weights == "final" else f"test/{weights}"
 
 
-def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str, float]:
+def final_metrics(results: dict[str, Evaluation], best: Best | None, by: str) -> dict[str, float]:
     """Return the final metrics by tag, for TensorBoard's table of hyperparameters."""
-    metrics = {
-        f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
-        for name, result in results.items()
-    }
+    metrics = {f"{test_tag(name)}/{by}": result.values[by] for name, result in results.items()}
     if results and best:
-        by = results["final"].best_by
         metrics[f"val/best_{by}"] = best.values[by]
     return metrics
 

@@ -41,6 +41,7 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
             processes=setup.processes,
         )
         began = time.perf_counter()
+        trainer.set_epoch(sys.maxsize)  # the last epochs see all patches, so no others are slower
         if compiles(setup.config.compile, device):
             trainer.compile()
         with trainer.workers:
@@ -72,7 +73,6 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
 def seconds_per_step(trainer: Trainer, budget: float) -> float:
     """Return the mean time of a step, after some first steps, for about `budget` seconds."""
     trainer.model.train()
-    trainer.set_epoch(sys.maxsize)  # the last epochs see all patches, so no others are slower
     began = math.inf
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
         trainer.graphed_step(trainer.schedule(), *draws)

@@ -111,12 +111,12 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     The images are not loaded, so raise ValueError if the settings do not determine both.
     """
     data = config.data
-    size = config.image_size or data.image_size or data.own_size
+    size = data.image_size or data.own_size
     classes = config.classes or data.class_count
     if size is None or classes is None:
         raise ValueError(
-            f"vit-inspect does not load the images of data={data.name}: set classes=N, and set "
-            "image_size=N or data.image_size=N (vit-data describes the images)"
+            f"vit-inspect does not load the images of data={data.name}: set classes=N and "
+            "data.image_size=N (vit-data describes the images)"
         )
     return (3, *sides(size)), classes
 

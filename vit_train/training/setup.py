@@ -19,7 +19,14 @@ from vit_train.base.setting import Size, chosen, sides
 from vit_train.base.text import counted, printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import Dataset, ImageSet, Source, Statistics, channel_statistics
+from vit_train.data.dataset import (
+    Dataset,
+    ImageSet,
+    Source,
+    Statistics,
+    channel_statistics,
+    valid_statistics,
+)
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import Splits, make_splits
 from vit_train.data.train_batches import TrainBatches
@@ -39,17 +46,17 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import valid_statistics
+from vit_train.tasks.classify import Distill
 from vit_train.tasks.make import Flops, count_flops, make_task
 from vit_train.tasks.task import Task, require_labels
 from vit_train.training.first_model import (
+    checked_teacher,
     fine_tuned,
     first_model,
     first_weights,
     known_source,
     load_teacher,
     seen_by_earlier_models,
-    taught,
     unseen_test,
 )
 
@@ -100,10 +107,9 @@ class Setup:
     def image_rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield the rows of a table of all images: their names, classes and splits."""
         yield "path", "tags" if self.train_set.has_tags else "label", "split"
-        for split in ("train", "val", "test"):
-            part = getattr(self.splits, split)
-            labels = part.label_names(self.data.classes) if part else ()
-            for name, label in zip(part.all_names if part else (), labels, strict=True):
+        for split, part in self.splits.parts.items():
+            labels = part.label_names(self.data.classes)
+            for name, label in zip(part.all_names, labels, strict=True):
                 yield printable(name), label, split
 
     @cached_property
@@ -188,8 +194,8 @@ def set_up(
         config.data, earlier, found.statistics if found else None, train_set.images
     )
     normalize = Normalize(statistics, device)
-    if teacher is not None:
-        task = taught(config, teacher, source, normalize)
+    if isinstance(task, Distill) and teacher is not None:
+        task.teacher = checked_teacher(config, teacher, source, normalize)
     task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
     image_loader = augmented(config, train_set, source, normalize, processes)
@@ -326,7 +332,7 @@ def chosen_statistics(
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:
-        return valid_statistics(given.mean, given.std, images.shape[1])
+        return valid_statistics(given.mean, given.std)
     return pretrained or channel_statistics(images)
 
 

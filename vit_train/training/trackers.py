@@ -3,21 +3,11 @@
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vit_train.base.log import logger
 from vit_train.base.reading import flatten
 from vit_train.base.text import reason
-
-
-class Tracker(Protocol):
-    """A tracker's record of a run; when the run is resumed, the same record continues."""
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        """Add values by tag."""
-
-    def close(self) -> None:
-        """End the run."""
 
 
 class Wandb:
@@ -51,7 +41,7 @@ class Mlflow:
         self.log, self.close = module.log_metrics, module.end_run
 
 
-def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Tracker:
+def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Wandb | Mlflow:
     """Open one of TRACKERS; raise ValueError if its package is not installed, or refuses."""
     try:
         module = import_module(name)
@@ -64,7 +54,10 @@ def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Tracker:
 
 
 class Trackers:
-    """The trackers of a run; if a tracker fails, training continues without it."""
+    """The trackers of a run; if a tracker fails, training continues without it.
+
+    When a run is resumed, each tracker continues the same record.
+    """
 
     def __init__(self, names: list[str], folder: Path, settings: dict[str, Any]) -> None:
         self.opened = {name: open_tracker(name, folder, settings) for name in names}

@@ -14,7 +14,6 @@ from types import FrameType
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
-from vit_train.data.config import FolderConfig
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
@@ -27,9 +26,8 @@ from vit_train.engine.precision import (
 )
 from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import CALLBACKS, Callback, Trainer
-from vit_train.runs.config import CONTINUED, TrainConfig, readable, with_defaults
+from vit_train.runs.config import CONTINUED, TrainConfig, readable, with_defaults, with_settings
 from vit_train.runs.paths import Outcome, new_run, run_at
-from vit_train.tasks.config import DistillConfig
 from vit_train.training.earlier import Earlier, read_earlier
 from vit_train.training.folder import RunFolder, chosen_settings
 from vit_train.training.setup import Setup, set_up
@@ -154,15 +152,14 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
 
     If the folder stayed in the config, a resumed run could load another model, from a newer run.
     """
+    named = {
+        "task.teacher": getattr(config.task, "teacher", None),
+        "data.split_as": getattr(config.data, "split_as", None),
+    }
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
-    if isinstance(config.task, DistillConfig):
-        task = replace(config.task, teacher=str(run_at(Path(config.task.teacher))))
-        config = replace(config, task=task)
-    if isinstance(config.data, FolderConfig) and config.data.split_as is not None:
-        data = replace(config.data, split_as=str(run_at(Path(config.data.split_as))))
-        config = replace(config, data=data)
-    return config
+    found = {key: str(run_at(Path(run))) for key, run in named.items() if run is not None}
+    return with_settings(config, found)
 
 
 def run(
@@ -190,10 +187,9 @@ def run(
     )
     with with_advice(trainer, setup, folder):
         if compiles(setup.config.compile, setup.precision.device):
-            with trainer.workers:  # compiled code depends on the number of threads
-                compiled = trainer.compile()
-            if not compiled:
-                trainer.choose_workers(compiled=False)
+            # The next epoch's form of the model, which may drop no patches any more.
+            trainer.set_epoch(earlier.state.epoch if earlier else 0)
+            trainer.compile()
         if earlier:
             earlier.restore(trainer)
         if folder:
