@@ -82,7 +82,8 @@ def test_onnx_answers_the_same_at_every_batch_size(run: Run, settings: list[str]
     assert json.loads(about["classes"]) == model.meta.classes
     assert json.loads(about["mean"]) == list(model.meta.statistics.mean)
     assert json.loads(about["config"])["model"]["depth"] == DEPTH
-    assert ", ".join(model.meta.classes) in Path("run/export/model.onnx.md").read_text("utf-8")
+    card = Path("run/export/model.onnx.md").read_text(encoding="utf-8")
+    assert ", ".join(model.meta.classes) in card
 
 
 def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:

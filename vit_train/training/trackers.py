@@ -68,7 +68,7 @@ class Trackers:
     def close(self) -> None:
         self.with_each(lambda tracker: tracker.close())
 
-    def with_each(self, act: Callable[[Tracker], None]) -> None:
+    def with_each(self, act: Callable[[Any], None]) -> None:
         for name, tracker in list(self.opened.items()):
             try:
                 act(tracker)
