@@ -63,7 +63,10 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
     config, test, machine = summary["config"], summary["test"]["final"], summary["machine"]
     low, high = (percent(end) for end in test["acc_interval_95"])
     calibration, classes = found["calibration"], found["classes"]
-    shape = config["model"]
+    shape, start = config["model"], "random weights"
+    if config["init_from"]:
+        first = read_json(Path(config["init_from"]) / SUMMARY)["command"]
+        start = f"the encoder that `{first}` trained without labels"
     about = (
         f"A Vision Transformer that classifies images into {len(classes)} classes: "
         f"{', '.join(classes)}. It has {summary['parameters']:,} parameters, patches of "
@@ -71,8 +74,8 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
         f"{shape['num_heads']} heads."
     )
     points = [
-        f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, from random "
-        f"weights, on {summary['images']['train']:,} images of {config['data']['name']}: "
+        f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, from "
+        f"{start}, on {summary['images']['train']:,} images of {config['data']['name']}: "
         f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
         f"{machine['threads']} cores of an {machine['cpu']}.",
         f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
