@@ -41,7 +41,7 @@ from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.pos_embed import POSITIONS
-from vit_train.training import pictures, setup
+from vit_train.training import reports, setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -250,10 +250,10 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", drawn)
     for name, draw in list(FIGURES.items()):
         monkeypatch.setitem(FIGURES, name, once(draw))
-    for place in (pictures, measures):
+    for place in (reports, measures):
         monkeypatch.setattr(place, "draw_mistakes", once(sheet.draw_mistakes))
     for name in ("draw_gallery", "draw_relevance"):
-        monkeypatch.setattr(pictures, name, once(getattr(pictures, name)))
+        monkeypatch.setattr(reports, name, once(getattr(reports, name)))
 
 
 def is_new(*figure: object) -> bool:

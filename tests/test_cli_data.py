@@ -219,6 +219,20 @@ def test_a_table_is_trained_on_evaluated_and_compared_with_another(run: Run) -> 
     run.fails(words, "vit-eval", "ckpt=run", "data.name=folder", "data.file=new.csv")
 
 
+def test_a_relabeled_table_compares_two_runs_in_any_order_of_its_rows(run: Run) -> None:
+    """The images of weight 0, too, have their places in the lists of the runs."""
+    names = [f"files/{name}{number}.png" for name in "ba" for number in range(15)]
+    write_images(".", names, size=(16, 16))
+    rows = [f"{name},{name[6]},{'' if number else 0}" for number, name in enumerate(names)]
+    own = ["data=table", "data.file=mine.csv", "data.image_size=16", "data.test_fraction=0.3"]
+    for folder in ("run", "other"):
+        Path("mine.csv").write_text("\n".join(["path,label,weight", *rows]), encoding="utf-8")
+        run.succeeds(*TRAIN[:-1], *own, "train.epochs=1", f"hydra.run.dir={folder}")
+        assert len(csv_rows(f"{folder}/images.csv")) == 30
+        rows[-1] = f"{names[-1]},b,"
+    run.succeeds("vit-eval", "ckpt=[run,other]")
+
+
 def test_a_flat_folder_trains_what_needs_no_classes(run: Run) -> None:
     write_images("flat", [f"{number}.png" for number in range(20)], size=(16, 16))
     own = ["data=folder", "data.root=flat", "data.image_size=16", "train.epochs=1"]
@@ -371,6 +385,8 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
         rows = csv_rows("again/images.csv")
         assert {row["split"] for row in rows if row["path"] in new} == {"train"}
         return
+    words = "run/images.csv has images of group"  # of which the run knew nothing
+    run.fails(words, *LEARN, r"data.group_by='\d+'", "data.split_as=run", "hydra.run.dir=no")
     run.succeeds(*LEARN, "data.split_seed=1", "hydra.run.dir=anew")
     run.succeeds("vit-eval", "ckpt=[run,anew]", "out=others")
     tested = [row["path"] for row in csv_rows("anew/images.csv") if row["split"] == "test"]

@@ -28,7 +28,7 @@ from vit_train.data.sources import LOADERS
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
 from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training import pictures, reports
+from vit_train.training import reports
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -86,7 +86,7 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
 REPORTS = {
     "metrics.csv": (reports, "write_text"),
     "events.out.tfevents.*": (reports, "write_from"),
-    "pictures.png": (pictures, "replacing"),
+    "pictures.png": (reports, "replacing"),
 }
 
 
@@ -114,7 +114,7 @@ PATIENT = [
 @pytest.fixture
 def every_epoch_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)
-    monkeypatch.setattr(pictures, "SHARE", math.inf)
+    monkeypatch.setattr(reports, "SHARE", math.inf)
 
 
 def test_a_report_on_a_full_disk_is_complete_after_resuming_or_once_there_is_space(

@@ -490,6 +490,14 @@ def test_saved_settings_train_the_same_run_again_or_another(run: Run, small_run:
     assert (config["name"], config["notes"], config["config"]) == ("a CNN", "to compare", None)
 
 
+def test_a_choice_that_the_run_already_has_changes_nothing_else(run: Run) -> None:
+    run.succeeds("vit-train", *SMALL, "optim=muon", "optim.lr=0.01", "hydra.run.dir=run")
+    more = ["optim=muon", "optim.momentum=0.5", "train.max_minutes=1e-9", "hydra.run.dir=other"]
+    run.succeeds("vit-train", "config=run", *more)
+    optim = summary("other")["config"]["optim"]
+    assert (optim["lr"], optim["momentum"]) == (0.01, 0.5)
+
+
 def test_every_so_many_epochs_a_checkpoint_is_kept(run: Run) -> None:
     settings = ["train.epochs=4", "checkpoint.keep_every=2", "hydra.run.dir=whole"]
     run.succeeds("vit-train", *SMALL, *settings)

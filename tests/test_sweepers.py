@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,3 +199,8 @@ def test_a_repeated_job_takes_what_only_its_run_could_know() -> None:
     begun = TrainConfig(ViTConfig(norm_eps=1e-6), data=FolderConfig(root="x", white_level=4095))
     config = TrainConfig(ViTConfig(), data=FolderConfig(root="x"))
     assert are_same(begun, completed_config(config, begun, []), exactly=True)
+    # A pretrained model's width and heads fit each other, not those of this config.
+    wide = replace(begun, model=ViTConfig(embed_dim=9, num_heads=3, norm_eps=1e-6))
+    assert are_same(wide, completed_config(config, wide, ["init_from"]), exactly=False)
+    for other in (replace(begun, data=FolderConfig(root="y")), replace(begun, precision="tf32")):
+        assert not are_same(begun, other, exactly=False)

@@ -9,8 +9,8 @@ import torch
 from conftest import Run, csv_rows
 from PIL import ExifTags, Image, ImageEnhance
 
-from vit_train.data import copies
-from vit_train.data.copies import ALIKE, SIDE, find_copies
+from vit_train.training import data_report
+from vit_train.training.data_report import ALIKE, SIDE, find_copies
 
 
 def picture(seed: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
@@ -110,7 +110,7 @@ def test_an_image_is_paired_with_the_most_similar_earlier_one_of_each_place(
         if earlier and max(earlier)[0] > ALIKE:
             expected.add((max(earlier)[1], image))
     for block in (7, 1000):
-        monkeypatch.setattr(copies, "BLOCK", block)
+        monkeypatch.setattr(data_report, "BLOCK", block)
         found = find_copies(images.split(25), places)
         assert {pair[:2] for pair in found} == expected and len(found) == len(expected) > 30
         assert [value for *_, value in found] == sorted((each[2] for each in found), reverse=True)

@@ -62,7 +62,8 @@ def test_wrong_labels_among_photos_are_found_by_cross_validation(
     # Runs of the same fold are averaged, and part of the folds gives part of the images.
     shutil.copytree("folds/0", "again/0")
     shutil.copytree("folds/0", "again/1")
-    run.says(" among 42 images", "vit-suspects", "runs=again", "out=suspects")
+    outcome = run.says(" among 42 images", "vit-suspects", "runs=again", "out=suspects")
+    assert "folds without a finished run, whose images are not checked: 1 of 2" in outcome.out
     assert Path("suspects/suspects.csv").exists()
     small_run("reconstruct", "other")
     run.fails("is not a classifier", "vit-suspects", "runs=other")

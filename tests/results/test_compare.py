@@ -13,8 +13,7 @@ from scipy import stats
 
 from vit_train.engine.metrics import wilson_interval
 from vit_train.results.differences import LAST_LOOK, Difference, find_baseline
-from vit_train.results.gather import gather
-from vit_train.results.plots import by_training_images, plots
+from vit_train.results.gather import by_training_images, gather, plots
 from vit_train.results.summaries import group_runs, read_summaries
 from vit_train.results.table import (
     ACCURACY,

@@ -30,8 +30,7 @@ from vit_train.figures.measures import class_table, result_line
 from vit_train.model.build import parameter_breakdown
 from vit_train.runs.trained import Prediction
 from vit_train.training import reports
-from vit_train.training.pictures import Pictures
-from vit_train.training.reports import MetricsCsv, TensorBoard
+from vit_train.training.reports import MetricsCsv, Pictures, TensorBoard
 from vit_train.training.terminal import Terminal
 
 RESULT = Classification(

@@ -43,6 +43,8 @@ def refuse(message: str) -> NoReturn:
     raise ValueError(message)
 
 
+# Trains two combinations of settings with as many seeds as a test needs; see seeds.py.
+AUTO = "seed=auto"
 # Settings of the data that hold paths.
 DATA_PATHS = ("data.root", "data.file", "data.split_as")
 

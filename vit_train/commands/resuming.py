@@ -51,8 +51,9 @@ def begun_run(
     """Return the first of `folders` whose run has the settings `config`, and the run's config.
 
     The run in `own`, the folder of this job, may differ in settings that may change when a run is
-    resumed. A run in the folder of another job of the sweep must have the same settings throughout,
-    because two jobs may differ in the precision alone. Return None if no run has these settings.
+    resumed, except its precision and its image files, because the same command has named others.
+    A run in the folder of another job of the sweep must have the same settings throughout. Return
+    None if no run has these settings.
     """
     from vit_train.training.train import with_named_runs
 
@@ -60,11 +61,11 @@ def begun_run(
     for folder in folders:
         try:
             begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
+            completed = completed_config(config, begun, keys)
         except ValueError:
             if folder == own:
                 raise
-            continue  # another job's damaged run does not concern this job
-        completed = completed_config(config, begun, keys)
+            continue  # another job's run, which is damaged or has another model
         if are_same(begun, completed, exactly=folder != own):
             return folder, completed
     return None
@@ -94,12 +95,15 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
 
 
 def are_same(one: TrainConfig, other: TrainConfig, exactly: bool) -> bool:
-    """Return True if the settings are the same, not counting those that resume= may change.
+    """Return True if the settings are the same; see `begun_run`.
 
-    If `exactly` is true, those count, too.
+    If `exactly` is true, settings that resume= may change count, too.
     """
     ours, theirs = (dict(flatten(as_saved(asdict(each)))) for each in (one, other))
-    compared = (key for key in ours if exactly or not may_change(key, "resume"))
+    counting = ["precision"]
+    if ours["data.name"] in ("folder", "table"):
+        counting += ["data.root", "data.file"]
+    compared = (key for key in ours if exactly or key in counting or not may_change(key, "resume"))
     return all(ours[key] == theirs.get(key) for key in compared)
 
 
@@ -156,16 +160,17 @@ def changed(
     """Return the `stored` settings of a run, with the changes on the command line.
 
     `composed` is the config that Hydra composed from the command line's `overrides`. `argument`,
-    one of CONTINUED, determines which settings may change. Raise ValueError if the command line
-    changes any other setting.
+    one of CONTINUED, determines which settings may change. A choice that the run already has, such
+    as optim=muon, changes nothing. Raise ValueError if the command line changes any other setting.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
-    keys = [key for key in keys_of(overrides) if key != argument]
     own, requested = (
         dict(flatten(as_saved(OmegaConf.to_container(config))))  # type: ignore[arg-type]
         for config in (settings, composed)
     )
+    same = [key for key in CHOSEN_BY_NAME if f"{key}={own.get(f'{key}.name')}" in overrides]
+    keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
     for key in keys:
         fixed = concerned(key, own, argument)
         differing = [name for name in fixed if own[name] != requested.get(name)]

@@ -9,9 +9,8 @@ from statistics import mean
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vit_train.base.text import counted, printable
-from vit_train.commands.command import quoted
+from vit_train.commands.command import AUTO, quoted
 
-AUTO = "seed=auto"
 EXACTLY_TWO = (
     f"{AUTO} compares two combinations of settings, but this sweep has {{}}: give exactly one "
     "setting two values"

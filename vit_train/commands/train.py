@@ -17,16 +17,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import file_name, printable
-from vit_train.commands.command import DATA_PATHS, import_own_parts, read_command
+from vit_train.commands.command import AUTO, DATA_PATHS, import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
-from vit_train.commands.resuming import (
-    begun_run,
-    changed,
-    extended_config,
-    forked_config,
-    repeated_config,
-)
-from vit_train.commands.seeds import AUTO, run_until_decided
 from vit_train.runs.config import (
     CONF_DIR,
     CONTINUED,
@@ -150,18 +142,8 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    # The run's folder if torchrun has started these processes before (--max-restarts).
-    restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
-    own, others = restarted, set[Path]()
-    if settings.mode == RunMode.MULTIRUN:  # the job may have had another number
-        own, others = folder, set(folder.parent.iterdir()) - {folder}
-    earlier = [each for each in (own, *sorted(others)) if each is not None and holds_run(each)]
-    if earlier:
-        with removed_if_empty(folder, is_named):
-            config = new_config(composed, settings)
-            found = begun_run(earlier, own, config, settings.overrides.task)
-            if found is not None:
-                return continue_run(found[0], None, lambda last: found[1])
+    if (outcome := repeated(folder, is_named, composed, settings)) is not None:
+        return outcome
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
@@ -171,18 +153,42 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         return train_in_held_folder(config, path)
 
 
+def repeated(
+    folder: Path, is_named: bool, composed: DictConfig, settings: HydraConf
+) -> Outcome | None:
+    """Continue the run that the same sweep or launch has begun; return None if there is none."""
+    # The run's folder if torchrun has started these processes before (--max-restarts).
+    restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
+    own, others = restarted, set[Path]()
+    if settings.mode == RunMode.MULTIRUN:  # the job may have had another number
+        own, others = folder, set(folder.parent.iterdir()) - {folder}
+    earlier = [each for each in (own, *sorted(others)) if each is not None and holds_run(each)]
+    if not earlier:
+        return None
+    from vit_train.commands.resuming import begun_run  # rarely needed
+
+    with removed_if_empty(folder, is_named):
+        config = new_config(composed, settings)
+        found = begun_run(earlier, own, config, settings.overrides.task)
+        return None if found is None else continue_run(found[0], None, lambda last: found[1])
+
+
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     """Return the settings of a new run, which may extend, fork or repeat an earlier run."""
     require_known(composed, TrainConfig)
+    if all(composed[key] is None for key in CONTINUED):
+        return to_config(composed, TrainConfig)
+    from vit_train.commands.resuming import extended_config, forked_config, repeated_config
+
     starts = {"config": repeated_config, "fork": forked_config, "extend": extended_config}
-    for key, config_of in starts.items():
-        if composed[key] is not None:
-            return config_of(composed, settings.overrides.task)
-    return to_config(composed, TrainConfig)
+    config_of = next(start for key, start in starts.items() if composed[key] is not None)
+    return config_of(composed, settings.overrides.task)
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     """Resume the run that `resume=` names, in the run's own folder, unless the run is finished."""
+    from vit_train.commands.resuming import changed  # rarely needed
+
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     return continue_run(
@@ -263,6 +269,8 @@ def main() -> None:
 
         try:
             if AUTO in flags.overrides:
+                from vit_train.commands.seeds import run_until_decided  # rarely needed
+
                 flags.multirun = True
                 run_until_decided(flags, run)
             else:

@@ -115,11 +115,13 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     # The numbers of the files take the place of images.
     files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
     unit = files.units()[1].tolist()
-    parts = {
-        of: before[name]
-        for of, file in zip(unit, tree.files, strict=True)
-        if (name := plain_cell(printable(name_of(file.path, config)))) in before
-    }
+    parts: dict[int, str] = {}
+    for of, file in zip(unit, tree.files, strict=True):
+        part = before.get(str(plain_cell(printable(name_of(file.path, config)))))
+        if part and parts.setdefault(of, part) != part:
+            raise ValueError(
+                f"{listed} has images of group {file.group} in two splits: set data.split_as=null"
+            )
     if not parts:
         raise ValueError(f"{listed} lists none of these images: set data.split_as=null")
     new = [number for number, of in enumerate(unit) if of not in parts]

@@ -52,7 +52,7 @@ class Optimizers:
                     group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         owned = sorted(id(p) for group in self.groups for p in group["params"])
         if owned != sorted(map(id, parameters)):
-            raise ValueError("each parameter of the model must belong to exactly one optimizer")
+            raise ValueError("each trained parameter must belong to exactly one optimizer")
 
     def use(self, workers: Workers, precision: Precision) -> None:
         """Use these worker threads for independent parts of a step.

@@ -210,12 +210,13 @@ def write(
     """
     meta, images, result, content, _ = evaluated
     write_json(folder / "results.json", content)
-    if isinstance(result, Classification):
-        rows = prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
+    if isinstance(result, Classification | Tagging):
+        rows = (
+            tag_rows(result.predictions, images.all_names, content["per_tag"])
+            if isinstance(result, Tagging)
+            else prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
+        )
         write_text(folder / "predictions.csv", csv_text(rows))
-    if isinstance(result, Tagging):
-        tags = tag_rows(result.predictions, images.all_names, content["per_tag"])
-        write_text(folder / "predictions.csv", csv_text(tags))
     drawn = pictures(evaluated, trained, explainer, run)
     pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
     write_text(folder / "report.html", evaluation_page(content, result, images, run, pngs))

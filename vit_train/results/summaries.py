@@ -219,7 +219,8 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     known = {
         key: value for key, value in settings.items() if not is_among(key, (*INCIDENTAL, *ROUNDING))
     }
-    if isinstance(known.get("train.minutes"), int | float):  # the speed determines the epochs
+    # The speed determines the epochs, but not those of a run that extends or forks another.
+    if isinstance(known.get("train.minutes"), int | float) and not summary.get("extends"):
         known.pop("train.epochs")
     if settings.get("data.name") in ("folder", "table"):
         root, mark = settings["data.root"], summary.get("fingerprint")

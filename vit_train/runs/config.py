@@ -298,10 +298,13 @@ def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -
 
 def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """Return the config with other values for some settings, such as {"model.depth": 4}."""
+    groups: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         group, _, name = key.partition(".")
-        config = replace(config, **{group: replace(getattr(config, group), **{name: value})})
-    return config
+        groups.setdefault(group, {})[name] = value
+    # All settings of a group at once, because some values are allowed only together.
+    changes = {group: replace(getattr(config, group), **each) for group, each in groups.items()}
+    return replace(config, **changes)
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:

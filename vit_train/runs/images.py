@@ -1,6 +1,7 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
 from dataclasses import fields, replace
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import load_part, reread
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits, set_apart, subset
-from vit_train.data.trees import find_trees
+from vit_train.data.trees import find_trees, name_of
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin, run_folder
@@ -182,19 +183,21 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which may have been split differently
-        undivided = (
-            isinstance(config, FolderConfig)
-            and len(find_trees(replace(config, split_as=None))) == 1
-        )
-        return unseen(in_order(data) if undivided else data.test, split, config, meta)
+        every = in_order(data, config) if isinstance(config, FolderConfig) else None
+        return unseen(every or data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
 
 
-def in_order(data: Dataset) -> ImageSet:
-    """Return the training and test images together, in the order of their paths."""
-    every = data.train.with_others(data.test)
-    paths = [Path(name) for name in every.all_names]
-    return every.subset(torch.tensor(sorted(range(len(paths)), key=paths.__getitem__)))
+def in_order(data: Dataset, config: FolderConfig) -> ImageSet | None:
+    """Return all images in the order of their files; None if the files themselves are divided."""
+    tree, *others = find_trees(replace(config, split_as=None)).values()
+    if others:
+        return None
+    parts = [part for part in (data.train, data.val, data.test) if part is not None]
+    every = reduce(ImageSet.with_others, parts)
+    place = {name_of(file.path, config): number for number, file in enumerate(tree.files)}
+    places = [place[name] for name in every.all_names.tolist()]
+    return every.subset(torch.tensor(places).argsort(stable=True))
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +14,31 @@ from vit_train.tasks.classify import Classify, Distill, Tags
 from vit_train.tasks.config import (
     AutoregressConfig,
     ClassifyConfig,
+    DecodeConfig,
     DistillConfig,
     ReconstructConfig,
     TagsConfig,
     TaskConfig,
 )
-from vit_train.tasks.pixels import Autoregress, Reconstruct
 from vit_train.tasks.task import Task
+
+
+def predict_pixels(config: DecodeConfig, *arguments: Any) -> Task:
+    """Build a task that predicts pixels; its code is imported only here."""
+    from vit_train.tasks.pixels import Autoregress, Reconstruct
+
+    kind: Callable[..., Task] = (
+        Autoregress if isinstance(config, AutoregressConfig) else Reconstruct
+    )
+    return kind(config, *arguments)
+
 
 TASKS: dict[type, Callable[..., Task]] = {
     ClassifyConfig: Classify,
     TagsConfig: Tags,
     DistillConfig: Distill,
-    ReconstructConfig: Reconstruct,
-    AutoregressConfig: Autoregress,
+    ReconstructConfig: predict_pixels,
+    AutoregressConfig: predict_pixels,
 }
 
 

@@ -10,7 +10,6 @@ from vit_train.base.text import counted
 from vit_train.engine import resuming
 from vit_train.engine.config import LAST
 from vit_train.engine.trainer import Trainer
-from vit_train.results.summaries import REPEATED, settings_of
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.config import TrainConfig, default_settings
 from vit_train.runs.paths import CHECKPOINTS, finished_run, run_folder
@@ -109,6 +108,8 @@ def recipe(config: dict[str, Any], chain: list[Extended]) -> str:
     Settings at their defaults are left out, so that the hash stays the same when a later version
     adds settings.
     """
+    from vit_train.results.summaries import REPEATED, settings_of  # rarely needed
+
     settings = settings_of({"config": config, "extends": list(map(asdict, chain))})
     defaults = dict(flatten(default_settings(config)))
     shared = sorted(

@@ -14,7 +14,6 @@ from vit_train.base.text import counted, listed
 from vit_train.data.batches import Normalize
 from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.data.dataset import Dataset, Source, are_among, image_keys, without
-from vit_train.data.folder import reread
 from vit_train.data.splits import Splits
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
@@ -25,14 +24,13 @@ from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder, encoder_of
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING, TrainConfig, with_settings
-from vit_train.runs.load import load
-from vit_train.runs.trained import Trained
 from vit_train.tasks.classify import Teacher
 from vit_train.tasks.config import DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # rarely needed
     from vit_train.interop.pretrained import Pretrained
+    from vit_train.runs.trained import Trained
 
 
 HEAD = ("head.", "pre_head.")
@@ -204,13 +202,17 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
         parameter.requires_grad_(name.startswith(HEAD))
 
 
-def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
+def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
     """Load the model that task.teacher= names; return None if the task is not distillation."""
-    return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
+    if not isinstance(config.task, DistillConfig):
+        return None
+    from vit_train.runs.load import load  # rarely needed
+
+    return load(config.task.teacher, device)
 
 
 def checked_teacher(
-    config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize
+    config: TrainConfig, teacher: "Trained", data: Source, normalize: Normalize
 ) -> Teacher:
     """Return the teacher of the distillation task; `normalize` is the student's normalization.
 
@@ -239,7 +241,7 @@ def checked_teacher(
 def seen_by_earlier_models(
     earlier: Checkpoint | None,
     found: "Pretrained | None",
-    teacher: Trained | None,
+    teacher: "Trained | None",
     data: Dataset,
     config: DataConfig,
 ) -> Tensor | None:
@@ -256,6 +258,8 @@ def seen_by_earlier_models(
     keys = [seen.keys for seen in known]
     for seen in known:
         if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
+            from vit_train.data.folder import reread  # rarely needed
+
             then = reread(data.test, replace(config, image_size=seen.image_size))
             keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
     return torch.cat(keys).unique() if keys else None

@@ -28,10 +28,11 @@ from vit_train.runs.config import IMPORT
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.training.checkpoints import CheckpointManager
 from vit_train.training.earlier import Earlier
-from vit_train.training.pictures import Pictures, draw_first_images
 from vit_train.training.reports import (
     MetricsCsv,
+    Pictures,
     TensorBoard,
+    draw_first_images,
     read_table,
     reports,
     truncate_reports,
@@ -299,6 +300,7 @@ def own_command() -> str:
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
     flags = [
         *(f"--config-dir={folder}" for folder in folders),
+        *(each for each in settings.overrides.hydra if each.startswith("hydra.searchpath=")),
         *(each for each in sys.argv[1:] if each.startswith(IMPORT)),
     ]
     if settings.job.config_name != "train":

@@ -184,10 +184,11 @@ def set_up(
 
     seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
     splits = make_splits(unseen_test(data, seen_before), config.data)
-    if task.needs_labels:
-        splits = replace(splits, train=with_weights(splits.train))
     source = known_source(data, splits, config.data, seen_before)
-    train_set = splits.train if task.needs_labels else with_unlabeled(splits.train, data.unlabeled)
+    if task.needs_labels:
+        train_set = with_weights(splits.train)
+    else:
+        train_set = with_unlabeled(splits.train, data.unlabeled)
     del data  # the splits hold copies
 
     statistics = chosen_statistics(

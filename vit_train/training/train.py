@@ -14,6 +14,7 @@ from types import FrameType
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
+from vit_train.data.config import IMAGES
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
@@ -130,7 +131,7 @@ def train_in_held_folder(
             # Only the main process knows the settings of a run that torchrun has restarted.
             config, checkpoint = processes.broadcast((config, checkpoint))
             earlier = read_earlier(config, checkpoint)
-            config = with_named_runs(config)
+            config = with_named_runs(config, (earlier and earlier.folder) or path)
             setup = set_up(
                 config, device, processes, earlier.state if earlier else None, chosen_settings()
             )
@@ -147,10 +148,11 @@ def train_in_held_folder(
         leave_processes()
 
 
-def with_named_runs(config: TrainConfig) -> TrainConfig:
+def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig:
     """Replace a folder of runs in a setting that names a run by its newest finished run.
 
     If the folder stayed in the config, a resumed run could load another model, from a newer run.
+    If the run of data.split_as is gone, name the run in the folder `own`, with the same splits.
     """
     named = {
         "task.teacher": getattr(config.task, "teacher", None),
@@ -158,8 +160,11 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
     }
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
-    found = {key: str(run_at(Path(run))) for key, run in named.items() if run is not None}
-    return with_settings(config, found)
+    found = {key: run_at(Path(run)) for key, run in named.items() if run is not None}
+    other = found.get("data.split_as")
+    if other and own and not (other / IMAGES).is_file() and (own / IMAGES).is_file():
+        found["data.split_as"] = own
+    return with_settings(config, {key: str(run) for key, run in found.items()})
 
 
 def run(
