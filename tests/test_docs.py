@@ -319,7 +319,7 @@ def test_a_reader_gets_the_same_answers() -> None:
     place = {"metadata": {"path": str(PAGE.parent)}}
     for client in (None, NotebookClient(notebook, timeout=900, resources=place)):
         client.execute() if client else None
-        texts.append([re.sub(r"[\d.]+ ?%", "", text) for text in printed(notebook)])
+        texts.append([re.sub(r"[\d.]+ ?%.*", "", text) for text in printed(notebook)])
     assert texts[0] == texts[1]
     answers = printed(notebook)[1].splitlines()
-    assert len(answers) == 12 and sum(line.startswith("✗") for line in answers) == 1
+    assert len(answers) == 12 and not any(line.startswith("✗") for line in answers)

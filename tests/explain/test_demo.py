@@ -130,7 +130,7 @@ def test_a_browser_computes_what_pytorch_does(run: Run, settings: str) -> None:
         expected = computed(trained, answer["pixels"], question)
         for name, own in zip(("logits", "layers", "rollout", "relevance"), expected, strict=True):
             found = torch.tensor(answer[name]).flatten()
-            atol = 1e-3 * float(own.abs().max())
+            atol = 1e-3 * float(own.detach().abs().max())
             torch.testing.assert_close(found, own, rtol=1e-3, atol=atol)
     pixels = load("run").pixels(noise).permute(1, 2, 0).flatten()
     assert (pixels - torch.tensor(answer["pixels"])).abs().max() <= 1
