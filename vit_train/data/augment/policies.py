@@ -8,6 +8,7 @@ counted from 0.
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.transforms import autoaugment
 
 from vit_train.base.setting import Size
 from vit_train.data.augment.config import AugmentConfig
@@ -130,8 +131,6 @@ class AutoAugment(Policy):
     num_rounds = 2
 
     def __init__(self, size: Size, config: AugmentConfig) -> None:
-        from torchvision.transforms import autoaugment  # which takes a second
-
         self.magnitudes = moderate(size, bins=10)
         # Each operation with its probability and, if it has one, its strength, 0…9; all have shape
         # (25,2).
