@@ -157,6 +157,17 @@ def require_own_folder(path: Path) -> None:
         raise Refused(f"{path} is a symbolic link or not a folder: remove it")
 
 
+def output_folder(out: str | None, default: Path) -> Path:
+    """Return the folder `out` or, if it is None, the `default` folder, in the folder of a run.
+
+    The run may be somebody else's, so raise Refused if its folder is a symbolic link.
+    """
+    if out:
+        return Path(out)
+    require_own_folder(default)
+    return default
+
+
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     """Write a file atomically, keep up to `keep` of its older versions, and delete all others.
 

@@ -14,6 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+# Before a group exists: its functions have the group as a default, and would keep it with its
+# threads until the interpreter ends, which can abort the process. torch._dynamo imports it, too.
+import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous

@@ -12,7 +12,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, file_name, printable, render
-from vit_train.base.writing import require_own_folder, write_json, write_text
+from vit_train.base.writing import output_folder, require_own_folder, write_json, write_text
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
 from vit_train.engine.tagging import Tagging, percentiles
@@ -52,9 +52,9 @@ def compare_checkpoints(config: EvalConfig) -> None:
     places = distinct([display_name(trained.meta.path) for trained in models])
     beside = default_folder(config, models[0].meta)
     against = file_name("-".join(places[1:]).replace("/", "-"))
-    folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
-    if config.out is None:
-        require_own_folder(folder)
+    folder = output_folder(config.out, beside.with_name(f"{beside.name}-vs-{against}"))
+    for letter in letters:
+        require_own_folder(folder / letter)
     runs = [
         evaluate_loaded(trained, replace(config, out=str(folder / letter)))
         for letter, trained in zip(letters, models, strict=True)

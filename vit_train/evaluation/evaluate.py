@@ -15,7 +15,7 @@ from vit_train.base.log import logger
 from vit_train.base.reading import read_object
 from vit_train.base.setting import shortest
 from vit_train.base.text import counted, csv_text, file_name, printable
-from vit_train.base.writing import require_own_folder, write_json, write_text
+from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.data.batches import EvalBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet
@@ -91,9 +91,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
             "tta=flip, robustness=true and foreign= are for classifiers, not for "
             f"task={meta.config.task.name}"
         )
-    folder = Path(config.out or default_folder(config, meta))
-    if config.out is None or isinstance(config.ckpt, list):  # in somebody else's run, perhaps
-        require_own_folder(folder)
+    folder = output_folder(config.out, default_folder(config, meta))
     with removed_if_empty(folder, named=config.out is not None):
         folder.mkdir(parents=True, exist_ok=True)
         return evaluate_into(folder, trained, config)

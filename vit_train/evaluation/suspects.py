@@ -9,7 +9,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, printable
-from vit_train.base.writing import require_own_folder, write_text
+from vit_train.base.writing import output_folder, write_text
 from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import bulleted
 from vit_train.data.sources import load_dataset
@@ -35,9 +35,7 @@ DRAWN = 48
 def find_suspects(config: SuspectsConfig) -> None:
     """Rank the images whose labels are probably wrong; write suspects.csv and suspects.png."""
     keep_freed_memory()
-    folder = Path(config.out or Path(config.runs, "suspects"))
-    if config.out is None:
-        require_own_folder(folder)
+    folder = output_folder(config.out, Path(config.runs, "suspects"))
     device = pick_device(config.device)
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.

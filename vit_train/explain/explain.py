@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.text import file_name
-from vit_train.base.writing import require_own_folder
+from vit_train.base.writing import output_folder
 from vit_train.data.decode import BrokenImage, Doubts
 from vit_train.data.image_files import image_files
 from vit_train.data.splits import sample
@@ -50,9 +50,7 @@ def explain_predictions(config: ExplainConfig) -> None:
         raise ValueError(
             "method=, score= and target= are for classifiers, but this model predicts pixels"
         )
-    folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
-    if config.out is None:
-        require_own_folder(folder)
+    folder = output_folder(config.out, run_folder(trained.meta.path) / folder_name(config))
     paths: list[Path] = []
     if config.images is None or config.score:
         part = evaluated_images(config.data, "test", trained.meta)[0].images
