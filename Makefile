@@ -5,7 +5,7 @@ PORT ?= 6006
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev train test docs tour interop torture bench lint format typecheck tensorboard clean
+.PHONY: help setup setup-dev train test docs tour interop torture bench lint format tensorboard clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,8 +72,7 @@ format: setup-dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-typecheck: setup-dev ## check the types alone
-	$(BIN)/mypy
+
 
 tensorboard: setup ## watch all runs at http://localhost:6006 (PORT=6007 for another)
 	$(BIN)/tensorboard --logdir outputs --port $(PORT)

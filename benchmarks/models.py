@@ -19,7 +19,7 @@ from vit_train.engine.precision import (
     choose_algorithms,
     keep_freed_memory,
     pick_device,
-    set_precision,
+    pick_precision,
 )
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.model.config import ViTConfig, require_vit
@@ -164,12 +164,13 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     if "allocator" in contender.words:
         keep_freed_memory()
     device = pick_device(config.device)
-    precision = set_precision(contender.precision, device)
+
     torch.backends.cuda.enable_cudnn_sdp("no_cudnn" not in contender.words)  # PyTorch's default
     vit = require_vit(config.model, contender.name)
     data = load_dataset(config.data)
     model = make_peer(contender, vit, data.image_shape[1], len(data.classes))
     model.to(device).train()
+    precision = pick_precision(contender.precision, device, model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if {"compiled", "cudagraphs"}.intersection(contender.words):
         graphs = "cudagraphs" in contender.words

@@ -5,13 +5,14 @@ import hashlib
 import io
 import pickle
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, STL10
 
-from vit_train.data import published as stl10
+from vit_train.data import published
 
 PER_BATCH = 20
 
@@ -20,14 +21,21 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def tar_gz(folder: Path) -> bytes:
-    """The folder as an archive, its files in alphabetical order, the same bytes every time."""
+def tar_gz(members: Iterable[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:
     buffer = io.BytesIO()
-    compressed = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)
+    compressed = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)  # the same bytes every time
     with compressed, tarfile.open(fileobj=compressed, mode="w") as tar:
-        for path in [folder, *sorted(folder.iterdir())]:
-            tar.add(path, f"{folder.name}/{path.name}" if path != folder else path.name, False)
+        for info, content in members:
+            info = tarfile.TarInfo(info) if isinstance(info, str) else info
+            if info.isreg():
+                info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def packed(folder: Path) -> bytes:
+    """The folder as an archive, its files in alphabetical order."""
+    return tar_gz((f"{folder.name}/{p.name}", p.read_bytes()) for p in sorted(folder.iterdir()))
 
 
 def small_cifar(
@@ -61,7 +69,7 @@ def small_cifar(
         kind.meta["filename"], {kind.meta["key"]: [f"class {i}" for i in range(10)]}
     )
     monkeypatch.setattr(kind, "meta", kind.meta | {"filename": name, "md5": digest})
-    monkeypatch.setattr(kind, "tgz_md5", md5(tar_gz(folder)))
+    monkeypatch.setattr(kind, "tgz_md5", md5(packed(folder)))
     return pixels.reshape(-1, 3, 32, 32)
 
 
@@ -84,10 +92,10 @@ def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
         (folder / name).write_bytes(content)
     digests = {name: md5(content) for name, content in contents.items()}
     for known in ("LABELED", "UNLABELED"):
-        patched = {name: digests[name] for name in getattr(stl10, known)}
-        monkeypatch.setattr(stl10, known, patched)
+        patched = {name: digests[name] for name in getattr(published, known)}
+        monkeypatch.setattr(published, known, patched)
     for known in ("train_list", "test_list"):
         patched_list = [[name, digests[name]] for name, _ in getattr(STL10, known)]
         monkeypatch.setattr(STL10, known, patched_list)
-    monkeypatch.setattr(STL10, "tgz_md5", md5(tar_gz(folder)))
+    monkeypatch.setattr(STL10, "tgz_md5", md5(packed(folder)))
     return folder

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import Image
-from small_sets import small_cifar, tar_gz
+from small_sets import packed, small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
@@ -31,7 +31,7 @@ TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
 def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_cifar(monkeypatch, tmp_path / "made", CIFAR10)
-    content = tar_gz(tmp_path / "made" / CIFAR10.base_folder)
+    content = packed(tmp_path / "made" / CIFAR10.base_folder)
     with server.serve() as web:
         down, up = web.url("/down", server.failing(503)), web.url("/up", server.whole(content))
         fetching = [*TRAIN, "train.epochs=1", "data=cifar10", "data.download=true"]
@@ -137,7 +137,7 @@ def test_a_signal_at_the_ends_of_wide_images_is_seen_unless_they_are_cropped(run
         accuracy = read_json(Path(fit, "summary.json"))["test"]["final"]["acc"]
         assert (accuracy >= 0.95) == (fit != "crop"), (fit, accuracy)
         found = [vit_train.load(fit).predict(f"sounds/{name}/0.png") for name in ("silent", "ends")]
-        assert ([each.label for each in found] == ["silent", "ends"]) == (fit != "crop")
+        assert fit == "crop" or [each.label for each in found] == ["silent", "ends"]
 
 
 def test_images_that_are_higher_than_wide_are_used_like_square_ones(run: Run) -> None:
@@ -231,18 +231,6 @@ def test_a_relabeled_table_compares_two_runs_in_any_order_of_its_rows(run: Run) 
         assert len(csv_rows(f"{folder}/images.csv")) == 30
         rows[-1] = f"{names[-1]},b,"
     run.succeeds("vit-eval", "ckpt=[run,other]")
-
-
-def test_a_flat_folder_trains_what_needs_no_classes(run: Run) -> None:
-    write_images("flat", [f"{number}.png" for number in range(20)], size=(16, 16))
-    own = ["data=folder", "data.root=flat", "data.image_size=16", "train.epochs=1"]
-    run.succeeds(*TRAIN, *own, "task=reconstruct", "task.decoder_depth=1")
-    run.fails(
-        "needs at least two classes, but the images have 1: put",
-        *TRAIN,
-        *own,
-        "hydra.run.dir=other",
-    )
 
 
 UNEVEN = [
@@ -381,6 +369,7 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
         Path("run").rename("elsewhere")  # whose splits grown still knows
         assert evaluated(run, "moved", ckpt="grown, twice/1")[0] >= compared
         run.succeeds(*LEARN, *fractions, "data.split_as=grown, twice", "hydra.run.dir=again")
+        run.succeeds("vit-data", *DATA[:2], *fractions, "data.split_as=grown, twice")
         run.fails("must be the folder of a run", "vit-data", *DATA[:2], "data.split_as=photos")
         rows = csv_rows("again/images.csv")
         assert {row["split"] for row in rows if row["path"] in new} == {"train"}

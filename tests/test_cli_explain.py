@@ -22,7 +22,7 @@ from vit_train.explain.attribution import (
     without_patches,
 )
 from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
-from vit_train.model import build as memory
+from vit_train.model import build as building
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
@@ -168,7 +168,7 @@ def test_what_takes_too_much_memory_is_not_drawn(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_run("finished", "before")
-    monkeypatch.setattr(memory, "EXPLAINED_BYTES", 10_000)
+    monkeypatch.setattr(building, "EXPLAINED_BYTES", 10_000)
     run.fails("the attention for one image would take more", "vit-explain", "ckpt=before")
     run.says("not explained", "vit-eval", "ckpt=before")
     run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")

@@ -203,7 +203,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "an odd config": (
         HF,
         '{"num_attention_heads": "x"}',
-        "no numbers for the attention heads and LayerNorm's eps",
+        "must give the number of attention heads",
     ),
     "another activation": (
         HF,

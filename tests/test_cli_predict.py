@@ -61,7 +61,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     predict = ["vit-predict", "ckpt=run", "images=photos/test"]
     run.says("vit-eval ckpt=run", *predict, "out=before.csv")
     # All of them are right, so that no temperature is too cold.
-    words = "no temperature is fitted: the best is below 0.1, as if nearly all 5"
+    words = "no temperature is fitted, because the best one is below 0.1: nearly all of the 5"
     run.says(words, "vit-eval", "ckpt=run")
     monkeypatch.setattr("vit_train.evaluation.evaluate.temperature", lambda validation: 0.1)
     monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
@@ -235,7 +235,7 @@ def test_a_temperature_that_cannot_be_saved_is_said(
     meta = vit_train.load(small_run("finished")).meta
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(measuring, "write_json", Mock(side_effect=full))
-    measuring.note_calibration(meta, 1.5, {})
+    measuring.save_calibration(meta, 1.5, {})
     words = "the calibration is not saved: run/calibration.json: No space left on device"
     assert words in caplog.text
     Path("broken.png").touch()

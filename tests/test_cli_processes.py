@@ -76,7 +76,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], st
 
 @pytest.mark.slow
 def test_two_processes_train_and_resume_one_run(
-    pairs: tuple[Path, list[str], str], small_run: SmallRun
+    pairs: tuple[Path, list[str], str], small_run: SmallRun, run: Run
 ) -> None:
     place, (interrupted, forked, resumed, *_), errors = pairs
     assert interrupted.endswith("statuses 0 0 \n"), errors
@@ -86,14 +86,17 @@ def test_two_processes_train_and_resume_one_run(
     assert resumed.count("resuming after step 1") == 1
     assert forked.count("forks two after step 1") == 1 and forked.endswith("statuses 0 0 \n")
     ends = (
-        Checkpoint.load(place / run / "checkpoints/last.safetensors") for run in ("two", "forked")
+        Checkpoint.load(place / name / "checkpoints/last.safetensors") for name in ("two", "forked")
     )
     torch.testing.assert_close(*(end.model for end in ends), rtol=0, atol=0)
     assert not (place / "outputs").exists(), "only the run's folder is written"
-    folders = place / "two", small_run("finished", "one")
-    weights = (dict(vit_train.load(folder).model.state_dict()) for folder in folders)
-    torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
-    two, one = (read_json(folder / "summary.json") for folder in folders)
+    fork = f"fork={place}/two/checkpoints/last-1.safetensors"  # after the first step of two
+    run.succeeds("vit-train", fork, "train.max_minutes=null", "hydra.run.dir=alone")
+    folders = place / "two", small_run("finished", "one"), Path("alone")
+    two, *others = (dict(vit_train.load(folder).model.state_dict()) for folder in folders)
+    for weights in others:
+        torch.testing.assert_close(two, weights, rtol=0, atol=1e-4)
+    two, one, _ = (read_json(folder / "summary.json") for folder in folders)
     assert two["processes"] == 2 and two["images_seen"] == one["images_seen"]
     assert two["test"]["final"]["per_class_count"] == one["test"]["final"]["per_class_count"]
     assert two["test"]["final"]["acc"] == pytest.approx(one["test"]["final"]["acc"], abs=0.04)

@@ -60,7 +60,9 @@ def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -
 def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "source")
     loop = [each for each in SMALL if not each.startswith("model.")]
-    taken = "for init_from=source, unless you set them: model.embed_dim=16 model.depth=2 "
+    taken = (
+        "settings for init_from=source (yours take precedence): model.embed_dim=16 model.depth=2 "
+    )
     tune = [*loop, "init_from=source", "model.dropout=0.1"]
     run.says(taken, "vit-train", *tune, "hydra.run.dir=tuned")
     config = read_json(Path("tuned/summary.json"))["config"]["model"]
@@ -122,10 +124,12 @@ def test_a_folder_gets_better_commands_if_its_user_chose_no_sizes(run: Run) -> N
 
 def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
     """Without validation, the pictures are of training images."""
-    write_images("mine/all", [f"{number}.png" for number in range(30)])
+    write_images("mine", [f"{number}.png" for number in range(30)])
     mine = ["data=folder", "data.root=mine", "data.image_size=16", "train.epochs=1"]
     mine += [*SMALL_MODEL[:2], "train.batch_size=8", "data.val=none", "hydra.run.dir=run"]
-    run.fails("task=classify needs at least two", "vit-train", *mine)
+    run.fails(
+        "task=classify needs at least two classes, but the images have 1: put", "vit-train", *mine
+    )
     run.succeeds("vit-train", *mine, *KINDS["reconstruct"])
     assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"val/pictures"}
     assert Path("run/pictures.png").exists()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.base import reading as plain_values
 from vit_train.base.reading import (
+    DEPTH,
     Refused,
     near_path,
     open_regular,
@@ -148,7 +148,7 @@ def test_what_is_not_plain_is_refused(value: object, words: str) -> None:
 
 def test_plain_values_pass() -> None:
     value = {"a": [1, -(2**63), 2**64 - 1, 0.5, None, True, ("x", {3: "é"})], "b": float("nan")}
-    deepest = doubled(plain_values.DEPTH, 1)
+    deepest = doubled(DEPTH, 1)
     for passing in (value, [0] * 99, deepest):
         require_plain(passing, "it", nodes=100)
     with pytest.raises(Refused):

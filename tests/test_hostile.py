@@ -134,8 +134,9 @@ def test_a_small_file_takes_neither_memory_nor_time_and_runs_no_code(
     ],
 )
 def test_an_image_size_that_the_file_makes_up_is_refused(
-    run: Run, positions: str, size: int, words: str
+    run: Run, positions: str, size: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 3e10)
     begin = [*SMALL, f"model.positions={positions}", "model.kernels=fused", "hydra.run.dir=run"]
     run.succeeds("vit-train", *begin, "train.max_minutes=1e-9")
     path = Path("run/checkpoints/last.safetensors")

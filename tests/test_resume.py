@@ -345,7 +345,7 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
 
 
 @posix
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run,
     undisturbed: Callable[[str], Path],
@@ -434,7 +434,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     assert summary("killed")["extends"][0]["fingerprint"] == last.checksum
 
     # And further, beside the run that is extended, with the settings that it has.
-    more = ["train.epochs=6", "train.max_minutes=1e-9"]
+    more = ["optim=adamw", "train.epochs=6", "train.max_minutes=1e-9"]
     run.succeeds("vit-train", "extend=runs/second", *more)
     (third,) = Path("outputs/second-extended").iterdir()
     again = summary(str(third))

@@ -1,6 +1,5 @@
 import errno
 import gzip
-import io
 import random
 import subprocess
 import sys
@@ -11,24 +10,12 @@ from typing import IO
 import loopback as server
 import pytest
 from loopback import Loopback
-from small_sets import md5
+from small_sets import md5, tar_gz
 
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.published import Archive, obtain
 
 FILES = {"one.bin": random.Random(1).randbytes(5000), "two.bin": random.Random(2).randbytes(6000)}
-
-
-def tar_gz(members: list[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:
-    buffer = io.BytesIO()
-    compressed = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)  # the same bytes every time
-    with compressed, tarfile.open(fileobj=compressed, mode="w") as tar:
-        for info, content in members:
-            info = tarfile.TarInfo(info) if isinstance(info, str) else info
-            if info.isreg():
-                info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 GOOD = tar_gz([(f"./set/{name}", content) for name, content in FILES.items()])

@@ -550,8 +550,7 @@ def test_an_entry_that_cannot_be_written_leaves_nothing(
         monkeypatch.setattr(os, "fsync", Mock(side_effect=no_space))
     else:
         (tmp_path / "cache").write_text("in the way", encoding="utf-8")
-    decoded = decode_cached([path], Reading((8, 8)))
-    assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
+    assert decode_cached([path], Reading((8, 8))) is None and entries(cache) == []
     assert "the decoded images could not be cached: " in caplog.text
 
 

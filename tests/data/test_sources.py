@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from loopback import Loopback
-from small_sets import small_cifar, small_stl10, tar_gz
+from small_sets import packed, small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
 from vit_train.data.config import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
@@ -93,7 +93,7 @@ def test_stl10_unlabeled_images_stay_on_disk(
 def test_only_the_files_of_stl10_that_are_asked_for_are_kept(
     web: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = tar_gz(small_stl10(monkeypatch, tmp_path / "made"))
+    archive = packed(small_stl10(monkeypatch, tmp_path / "made"))
     urls = [web.url("/stl", server.whole(archive))]
     root = tmp_path / "new"
     data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls))

@@ -86,6 +86,8 @@ def test_a_table_gives_each_image_its_tags() -> None:
     data = load_dataset(table(rows("path,tags,split", lines)))
     assert data.classes == ("a", "b") and data.test.label_names(data.classes) == ["b"]
     assert torch.equal(data.train.labels, torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    labeled = load_dataset(table(rows("path,tags,split,label", [f"{line},cat" for line in lines])))
+    assert labeled.classes == data.classes
     assert data.train.class_counts(2) == [1, 1]
     with pytest.raises(ValueError, match=r"has tags that are not tags of the training images: c\."):
         load_dataset(table(rows("path,tags,split", [*lines, f"{PHOTOS[3]},b|c,test"])))
@@ -109,7 +111,8 @@ def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     some = [f"{name},{name[:3]},{'twins' if name[-5] in '01' else ''}" for name in PHOTOS]
     twins = load_dataset(table(rows("path,label,group", some)))
     assert len({*twins.train.groups, *twins.test.groups}) == 9  # type: ignore[misc]
-    assert load_dataset(table(rows("path,label", lines), group_by=None)).train.groups is None
+    # A column without a name, such as pandas writes, is not a group.
+    assert load_dataset(table(rows("path,label,", lines), group_by=None)).train.groups is None
     folder = FolderConfig(root="photos", image_size=8, group_by=r"\d")
     assert load_dataset(folder).test.all_names.tolist() == data.test.all_names.tolist()
     with pytest.raises(ValueError, match=r"matches no part of cat/0\.png"):
@@ -149,3 +152,6 @@ def test_a_group_is_on_one_side_of_every_split_and_fold() -> None:
         make_splits(Dataset(images, images, ("a",)), DataConfig(cv_folds=41, cv_fold=0))
     with pytest.raises(ValueError, match="all images are in one group"):
         set_apart(grouped([5]), "val_fraction", DataConfig())
+    for seed in range(9):  # whatever the order, not the group that is too large
+        config = DataConfig(val_fraction=0.1, split_seed=seed)
+        assert len(set_apart(grouped([91, 3, 3, 3]), "val_fraction", config)[1]) == 9

@@ -111,7 +111,7 @@ def step(
 
     def take_step() -> None:
         with shapes_alone:
-            trainer.make_and_take_step(schedule, *drawn)
+            trainer.take_step(schedule, *trainer.make_batch(*drawn))
 
     take_step()
     return take_step

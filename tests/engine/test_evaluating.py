@@ -30,16 +30,6 @@ def test_every_sample_counts_once_whatever_the_batches() -> None:
     assert result.per_class_count == torch.bincount(labels, minlength=10).tolist()
 
 
-@pytest.mark.parametrize("logit, top1, top5", [(0.0, 0.1, 0.5), (torch.nan, 0, 0)])
-def test_equal_logits_are_right_by_chance_and_nan_is_never_right(
-    logit: float, top1: float, top5: float
-) -> None:
-    """Of equal logits the first one counts, as for scikit-learn."""
-    batches = [(torch.full((10, 10), logit), torch.arange(10))]
-    result = evaluate(nn.Identity(), CLASSIFY, batches, FP32)
-    assert (result.acc, result.top5) == (top1, top5)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_evaluation_is_without_dropout_and_leaves_the_model_in_its_mode(training: bool) -> None:
     model = nn.Dropout(0.5).train(training)

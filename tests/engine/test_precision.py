@@ -15,7 +15,6 @@ from vit_train.engine.precision import (
     bf16_speedup,
     pick_device,
     pick_precision,
-    set_precision,
 )
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ViTConfig
@@ -28,9 +27,7 @@ WIDE = build(ViTConfig(embed_dim=48, depth=1), (3, 32, 32), 10)
 def test_auto_is_bf16_where_a_cpu_multiplies_faster_in_it(
     monkeypatch: pytest.MonkeyPatch, speedup: float, name: str
 ) -> None:
-    """Whatever extensions it has: with AVX512_BF16, some CPUs are slower in it."""
-    has = {"avx512_bf16": True, "amx_bf16": False}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has, raising=False)
+
     monkeypatch.setattr(module, "product_speedup", lambda *sides, threads: speedup)
     assert pick_precision("auto", CPU, WIDE) == Precision(name, CPU)
 
@@ -86,13 +83,13 @@ def test_products_are_measured_of_any_size(
 def test_fp32_is_fp32_in_products_and_convolutions_and_tf32_is_asked_for() -> None:
     try:
         for name in ("tf32", "fp32"):
-            assert set_precision(name, CUDA).name == name
+            assert pick_precision(name, CUDA, WIDE).name == name
             allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
             assert allowed == (name == "tf32",) * 2
     finally:
-        set_precision("fp32", CUDA)
+        pick_precision("fp32", CUDA, WIDE)
     with pytest.raises(ValueError, match="precision=tf32 needs a CUDA GPU"):
-        set_precision("tf32", CPU)
+        pick_precision("tf32", CPU, WIDE)
 
 
 @pytest.mark.parametrize("cuda", [True, False])

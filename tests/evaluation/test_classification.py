@@ -94,8 +94,9 @@ def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
     assert not Predictions(labels, np.full((3, 3), np.nan)).correct.any()
     assert not Predictions(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
     assert Predictions(labels, np.zeros((3, 3))).correct.tolist() == [True, False, False]
-    equal = Predictions(np.arange(10), np.zeros((10, 10)))
-    assert Classification.of(equal).top5 == 0.5
+    for logit, top5 in ((0.0, 0.5), (np.nan, 0)):
+        found = Predictions(np.arange(10), np.full((10, 10), logit))
+        assert Classification.of(found).top5 == top5
 
 
 @kinds

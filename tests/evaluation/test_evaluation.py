@@ -224,7 +224,7 @@ def test_with_many_images_it_says_on_which_side_confidence_errs(
     labels = np.arange(400) % 2
     predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
     words = words_of(result_of(labels, predicted, sure), 20.0)
-    assert f"Not as it is: predictions are correct {verdict} often than their" in words
+    assert f"Not without calibration: predictions are correct {verdict} often than their" in words
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 

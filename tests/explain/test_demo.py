@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vit_train.explain import demo
 from vit_train.explain.attribution import patch_maps, relevance, rollout, without_patches
-from vit_train.explain.demo import require_computed, write_demo
+from vit_train.explain.demo import require_supported, write_demo
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.load import load
 from vit_train.runs.settings import ExplainConfig
@@ -72,9 +72,9 @@ def test_a_model_that_the_page_does_not_compute_is_refused(
     meta = load(small_run("finished")).meta
     model = VisionTransformer(replace(meta.config.model, **changed), 32)
     with pytest.raises(ValueError, match=words):
-        require_computed(Trained(model, meta))
+        require_supported(Trained(model, meta))
     with pytest.raises(ValueError, match="html= needs a Vision Transformer that classifies"):
-        require_computed(Trained(OwnTransformer(meta.config.model, 32), meta))
+        require_supported(Trained(OwnTransformer(meta.config.model, 32), meta))
 
 
 class OwnTransformer(VisionTransformer):

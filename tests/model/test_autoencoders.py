@@ -170,11 +170,7 @@ def test_dropout_acts_on_each_branch_or_after_each_dense_layer(
     """The two attentions and the MLP; of the second kind the MLP has two layers."""
     calls: list[tuple[int, ...]] = []
 
-    def note(x: torch.Tensor, rate: float) -> torch.Tensor:
-        calls.append(tuple(x.shape[1:]))
-        return x
-
-    monkeypatch.setattr(F, "dropout", note)
+    monkeypatch.setattr(F, "dropout", lambda x, rate: calls.append(tuple(x.shape[1:])) or x)
     config = ViTConfig(embed_dim=12, depth=1, num_heads=3, mlp_dim=40, **{field: 0.1})
     Decoder(config, grid=(3, 3))(torch.randn(2, 5, 12))
     assert calls == expected

@@ -185,7 +185,10 @@ def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(
     folder = written(tmp_path, summary(0.5), *(summary(0.1, status=status) for status in ends))
     assert len(read_summaries([folder])) == 1
     interrupted, diverged = caplog.messages
-    assert "left out (interrupted)" in interrupted and "resume=" in interrupted
+    assert interrupted == (
+        f"left out (interrupted): {folder / '1'}. Unless it is still training, finish it with: "
+        f"vit-train resume={folder / '1'}"
+    )
     assert diverged == f"left out (diverged): {folder / '2'}"  # it would diverge again
     for path, words in ((folder / "1", "of a finished run"), (folder / "no", "does not exist")):
         with pytest.raises(ValueError, match=words):
@@ -299,17 +302,6 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     assert Path("again/curves.png").exists()
     Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
     run.fails("a.csv is damaged", "vit-results", "kept")
-
-
-def test_an_unfinished_run_is_said_with_how_to_finish_it(
-    run: Run, small_run: SmallRun, caplog: pytest.LogCaptureFixture
-) -> None:
-    small_run("finished", "runs/0")
-    small_run("interrupted", "runs/1")
-    # On stderr but for Hydra's logging, which the runs of this process may have set up.
-    said = run.succeeds("vit-results", "runs").said + caplog.text
-    words = "Unless it is still training, finish it with: vit-train resume=runs/1"
-    assert f"left out (interrupted): runs/1. {words}" in said
 
 
 def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:

@@ -11,10 +11,10 @@ from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
-from benchmarks import pack_builtin as bundle
+from benchmarks import pack_builtin
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.runs import paths as builtin
+from vit_train.runs import paths
 from vit_train.runs.paths import builtin_checkpoint, builtin_names
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +70,11 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
 ) -> None:
     box, last = tmp_path / "box", small_run("averaged") / "checkpoints/last.safetensors"
     box.mkdir()
-    for module in (builtin, bundle):
+    for module in (paths, pack_builtin):
         monkeypatch.setattr(module, "FOLDER", box)
     summary = read_json(Path("run/summary.json")) | {"precision": "bf16"}
     write_json(Path("run/summary.json"), summary)
-    bundle.main(Path("run"), "mine")
+    pack_builtin.main(Path("run"), "mine")
     assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}
     assert (box / "mine.safetensors").stat().st_size < last.stat().st_size / 3
     trained, full = vit_train.load("builtin:mine"), vit_train.load(last)

@@ -50,10 +50,10 @@ def begun_run(
 ) -> tuple[Path, TrainConfig] | None:
     """Return the first of `folders` whose run has the settings `config`, and the run's config.
 
-    The run in `own`, the folder of this job, may differ in settings that may change when a run is
-    resumed, except its precision and its image files, because the same command has named others.
-    A run in the folder of another job of the sweep must have the same settings throughout. Return
-    None if no run has these settings.
+    The run in `own`, the folder of this job, may differ in settings that resume= may change, except
+    the precision and the image files: a command that names others asks for another run. A run in
+    the folder of another job of the sweep must have the same settings throughout. Return None if no
+    run has these settings.
     """
     from vit_train.training.train import with_named_runs
 
@@ -66,7 +66,9 @@ def begun_run(
             if folder == own:
                 raise
             continue  # another job's run, which is damaged or has another model
-        if are_same(begun, completed, exactly=folder != own):
+        # Two jobs may differ in precision=auto and the precision that it has chosen.
+        is_chosen = folder != own and "precision" in keys and config.precision == "auto"
+        if not is_chosen and are_same(begun, completed, exactly=folder != own):
             return folder, completed
     return None
 
@@ -90,7 +92,10 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
     if "init_from" not in keys or type(config.model) is not type(begun.model):
         return config
     shape = () if "model" in keys else (f"model.{name}" for name in vars(begun.model))
-    names = {"data.image_size", *FINE_TUNING, *ADAMW_TUNING, *shape}.difference(keys)
+    # As in `fine_tuned`: a recipe sets these itself.
+    is_recipe = not {"experiment", "config"}.isdisjoint(keys)
+    usual = () if is_recipe else ("data.image_size", *FINE_TUNING, *ADAMW_TUNING)
+    names = {*shape, *usual}.difference(keys)
     return with_settings(config, {name: attrgetter(name)(begun) for name in names})
 
 
@@ -100,9 +105,8 @@ def are_same(one: TrainConfig, other: TrainConfig, exactly: bool) -> bool:
     If `exactly` is true, settings that resume= may change count, too.
     """
     ours, theirs = (dict(flatten(as_saved(asdict(each)))) for each in (one, other))
-    counting = ["precision"]
-    if ours["data.name"] in ("folder", "table"):
-        counting += ["data.root", "data.file"]
+    places = ("data.root", "data.file") if ours["data.name"] in ("folder", "table") else ()
+    counting = ("precision", *places)
     compared = (key for key in ours if exactly or key in counting or not may_change(key, "resume"))
     return all(ours[key] == theirs.get(key) for key in compared)
 
@@ -117,7 +121,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder), "fork": None}
     config = changed("extend", settings, composed, overrides)
-    if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
+    is_kept = config.optim.warmup_epochs == from_checkpoint(settings).optim.warmup_epochs
+    if is_kept and "optim.warmup_epochs" not in keys_of(overrides):
         longer = config.train.epochs / from_checkpoint(settings).train.epochs
         warmup = min(config.optim.warmup_epochs * longer, config.train.epochs / 2)
         config.optim.warmup_epochs = round(warmup, 3)
@@ -144,11 +149,8 @@ def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig
 def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `config=` names, with the changes on the command line.
 
-    Raise ValueError if the settings cannot be read, or if the command line names an `experiment`,
-    which would replace the settings.
+    Raise ValueError if the settings cannot be read.
     """
-    if "experiment" in keys_of(overrides):
-        raise ValueError("config= and experiment= cannot be combined: use only one of them")
     path = run_at(Path(composed.config))
     settings = read_settings(path / CONFIG if path.is_dir() else path) | {"resume": None}
     return changed("config", settings, composed, overrides)
@@ -161,7 +163,8 @@ def changed(
 
     `composed` is the config that Hydra composed from the command line's `overrides`. `argument`,
     one of CONTINUED, determines which settings may change. A choice that the run already has, such
-    as optim=muon, changes nothing. Raise ValueError if the command line changes any other setting.
+    as optim=muon, changes nothing. Raise ValueError if the command line changes any other setting,
+    or names an `experiment`, which would replace the settings.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
@@ -171,8 +174,10 @@ def changed(
     )
     same = [key for key in CHOSEN_BY_NAME if f"{key}={own.get(f'{key}.name')}" in overrides]
     keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
+    if "experiment" in keys and argument != "resume":
+        raise ValueError(f"{argument}= and experiment= cannot be combined: use only one of them")
     for key in keys:
-        fixed = concerned(key, own, argument)
+        fixed = affected_settings(key, own, argument)
         differing = [name for name in fixed if own[name] != requested.get(name)]
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
@@ -181,6 +186,8 @@ def changed(
                 "or start a new run" + (", or use fork=" if argument == "resume" else "")
             )
     distrust(settings, stored, keys)
+    if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
+        settings.data.root = ""  # a table's folder, which is now that of the new file
     for key in (key for key in keys if may_change(key, argument)):
         is_group = key in CHOSEN_BY_NAME  # whose choices have settings of their own
         OmegaConf.update(settings, key, OmegaConf.select(composed, key), merge=not is_group)
@@ -214,7 +221,7 @@ def keys_of(overrides: Sequence[str]) -> list[str]:
     return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
-def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
+def affected_settings(key: str, settings: Iterable[str], argument: str) -> list[str]:
     """Return the names of the fixed settings that `key` on the command line could change.
 
     `key` is a setting or a group. A setting is fixed if `argument` does not allow it to change. An

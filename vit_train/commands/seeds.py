@@ -27,14 +27,13 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
     """
     from vit_train.results.differences import LAST_LOOK, difference
     from vit_train.results.gather import read_groups
-    from vit_train.results.summaries import REPEATED
     from vit_train.results.table import common_measure
 
     rest = [each for each in flags.overrides if each != AUTO]
     combinations = math.prod(
         len(list(each.sweep_string_iterator()))
         for each in OverridesParser.create().parse_overrides(rest)
-        if each.is_sweep_override() and each.key_or_group not in REPEATED
+        if each.is_sweep_override()
     )
     if any(each.startswith("hydra/launcher=") for each in rest):
         raise ValueError(f"{AUTO} trains one run after the other: leave out hydra/launcher=")
@@ -63,4 +62,4 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
             return
         if seed == 0:  # further seeds go to the same folder
             rest.append(f"hydra.sweep.dir={quoted(folder)}")
-    print(f"stopped after {LAST_LOOK} seeds: the two may be equally good")
+    print(f"no significant difference after {LAST_LOOK} seeds: the two may be equally good")

@@ -121,7 +121,10 @@ def say(text: str) -> None:
 
 
 # The settings that hold paths; a path without a key most likely means the first.
-PATHS = (*CONTINUED, "init_from", *DATA_PATHS, "task.teacher")
+PATHS = (
+    *CONTINUED,
+    *("init_from", *DATA_PATHS, "task.teacher", "hydra.run.dir", "hydra.sweep.dir"),
+)
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
@@ -142,7 +145,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    if (outcome := repeated(folder, is_named, composed, settings)) is not None:
+    if (outcome := continue_begun(folder, is_named, composed, settings)) is not None:
         return outcome
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         config = new_config(composed, settings)
@@ -153,7 +156,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         return train_in_held_folder(config, path)
 
 
-def repeated(
+def continue_begun(
     folder: Path, is_named: bool, composed: DictConfig, settings: HydraConf
 ) -> Outcome | None:
     """Continue the run that the same sweep or launch has begun; return None if there is none."""
@@ -244,7 +247,7 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
         name = file_name(_root_.name)
     elif used:
         path = Path(_root_[used]).resolve()
-        run = next((each for each in path.parents if holds_run(each)), path)
+        run = next(filter(holds_run, path.parents), path) if path.is_file() else path
         name = f"{run.name}-{verbs[used]}"
     elif isinstance(experiment := choices.get("experiment"), str):
         name = experiment
@@ -260,7 +263,7 @@ def main() -> None:
         flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")
-        if not IS_MAIN:  # it writes nothing
+        if not IS_MAIN:  # only the main process writes files
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
 
         def run() -> Path | None:
@@ -276,7 +279,7 @@ def main() -> None:
             else:
                 run()
         except ValueError:
-            if not sweep.failures:  # otherwise they are the reason why a search found nothing
+            if not sweep.failures:  # else, the failed jobs caused this error, and are listed below
                 raise
         finally:
             sweep.report()

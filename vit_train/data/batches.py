@@ -91,9 +91,9 @@ class DrawnBatches(ABC):
         """Return the number of batches in an epoch."""
 
     def generator(self, *place: int) -> np.random.Generator:
-        """Return an independent random generator for an epoch, or for one batch of an epoch.
+        """Return a random generator that depends only on the seed and the numbers in `place`.
 
-        `place` is the epoch's number, or the numbers of the epoch and the batch.
+        For an epoch, `place` is its number; for a batch, the numbers of the epoch and the batch.
         """
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 

@@ -35,7 +35,7 @@ class DataConfig(Settings):
         lambda: os.environ.get("VIT_TRAIN_DATA") or "data", "The folder that holds the data sets."
     )
     download: bool = setting(
-        False, "Download missing files of the data set into data.root (not for folder and shapes)."
+        False, "Download missing files into data.root (cifar10, cifar100 and stl10 only)."
     )
     image_size: Any = size_setting(
         None,
@@ -107,10 +107,6 @@ class DataConfig(Settings):
     def title(self) -> str:
         """Return the name of the data set for reports."""
         return self.name
-
-    @property
-    def class_count(self) -> int | None:
-        return self.own_classes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -302,10 +298,6 @@ class ShapesConfig(DataConfig):
         size = self.image_size
         if size is not None and (isinstance(size, list) or size < 16):
             raise ValueError(f"data.image_size={size} must be one number of at least 16 for shapes")
-
-    @property
-    def class_count(self) -> int:
-        return self.num_classes
 
 
 # All choices of data=.

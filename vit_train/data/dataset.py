@@ -154,10 +154,10 @@ class ImageSet:
         return self.subset(~chosen), self.subset(chosen)
 
     def units(self) -> tuple[Tensor, Tensor]:
-        """Return what may not be split, groups or single images, in two tensors.
+        """Return the units that may not be split: the groups or, without groups, single images.
 
-        The first holds the index of the first image of each unit (U,), the second the number of
-        each image's unit (N,).
+        Return two tensors: the index of the first image of each unit (U,), and the number of each
+        image's unit (N,).
         """
         if self.groups is None:
             return torch.arange(len(self)), torch.arange(len(self))

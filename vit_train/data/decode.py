@@ -58,9 +58,9 @@ def decoding() -> Iterator[None]:
 class Reading(NamedTuple):
     """How files become images of one `size`, which is their height and width in pixels.
 
-    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None:
-    the `white_level_of` each image. Images of more than `max_pixels` pixels are
-    not decoded.
+    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; if it
+    is None, this is the `white_level_of` each image's largest value. Images of more than
+    `max_pixels` pixels are not decoded.
     """
 
     size: Size
@@ -153,15 +153,15 @@ def deep_values(image: Image.Image) -> np.ndarray:
 
 
 def white_level_of(largest: int) -> int:
-    """Return the largest value of 8, 10, 12, 14 or 16 bits, the fewest that `largest` fits into."""
+    """Return the largest value of the smallest bit depth (8, 10, 12, 14 or 16) for `largest`."""
     bits = max(8, largest.bit_length())
     return (1 << bits + bits % 2) - 1
 
 
 def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
-    """Return the `white_level_of` all grayscale images of more than 8 bits.
+    """Return the white level for all grayscale images of more than 8 bits; None if there are none.
 
-    Return None if there are none.
+    It is the `white_level_of` the largest value in these images.
     """
 
     def largest(path: Path) -> int:
@@ -232,17 +232,17 @@ def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
     return Decoded(torch.from_numpy(pixels), broken, torch.from_numpy(lost))
 
 
-# Part of every key; increase it when the same file is decoded differently.
+# Part of every cache key: increase this number whenever decoding changes.
 DECODER = 5
 
 
-def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode all files into a file of the user's cache, and return its images, which stay there.
+def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
+    """Decode all files into a cache file, and return its images, which stay on disk.
 
-    The file is used again for unchanged files: their paths, sizes, modification times and `reading`
-    are equal. It holds the images, then the shares cropped off, with NaN for broken images. If
-    another process is decoding the same files, wait for its file. If the cache cannot be written,
-    warn and decode into memory.
+    Later calls with the same `reading` use the cache file again, unless the path, size or
+    modification time of a file has changed. The cache file holds the images, then the shares
+    cropped off, with NaN for broken images. If another process is decoding the same files, wait for
+    its cache file. If the cache cannot be written, warn and return None.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {reading}".encode())
     for path in paths:
@@ -264,14 +264,14 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded:
                 decoded = stored(entry, paths, reading)
     except OSError as error:
         logger.warning(f"the decoded images could not be cached: {error}")
-    return decoded or decode(paths, reading)
+    return decoded
 
 
 def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
     """Write the file that `decode_cached` describes."""
     black, lost = bytes(3 * math.prod(reading.size)), np.full(len(paths), np.nan, np.float32)
     if entry.is_file():
-        logger.warning(f"decoding again, because {entry}, a cache, is damaged or out of date")
+        logger.warning(f"decoding the images again: the cache file {entry} is damaged or outdated")
     for left in entry.parent.glob(f"{entry.name}.*.partial"):
         left.unlink()  # by a process that was killed while it held the lock
     with replacing(entry) as file:

@@ -1,4 +1,4 @@
-"""The sources `folder` and `table`: image files, with one folder or one row per class or file."""
+"""The sources `folder` and `table`: image files in one folder per class, or listed in a table."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,12 +38,14 @@ def load_folder(config: FolderConfig) -> Dataset:
     """
     trees, broken = find_trees(config), dict[str, str]()
     if "train" not in trees:
-        raise ValueError(f"{config.title} lists no training images")
+        raise ValueError(
+            f"{config.title} lists no training images: set the column split to train for some rows"
+        )
     classes = class_names(trees)
     found: dict[str, Any] = {"white_level": found_white_level(config, trees["train"])}
     config = replace(config, **found)
     sets = {part: image_set(tree, classes, config, broken) for part, tree in trees.items()}
-    # Indexed from the table, so that the whole set is not kept in memory beside its splits.
+    # Popped from the dict, so that the whole set is not kept in memory beside its splits.
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
         train, test = set_apart(train, "test_fraction", config)
@@ -61,7 +63,7 @@ def found_white_level(config: FolderConfig, train: Tree) -> int | None:
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -> ImageSet | None:
-    """Load the images of `split`, test or val; return None if the split has no folder.
+    """Load the images of `split`; return None for train, and for a split without files.
 
     If config.root has neither a test nor a validation folder, all its images are test images.
     `classes` are the model's classes, or None if it has none; raise ValueError for images of any
@@ -99,8 +101,8 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = sides(config.image_size)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
-    if config.cache:
-        return decode_cached(paths, reading)
+    if config.cache and (decoded := decode_cached(paths, reading)):
+        return decoded
     require_images_fit(
         len(paths),
         size,
@@ -137,8 +139,8 @@ def image_set(
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
-                f"{report}\n"
-                "Repair or remove these files, or set data.on_error=skip to leave them out"
+                f"{report}\nRepair or remove these files"
+                + ", or set data.on_error=skip to leave them out" * (len(broken) < len(paths))
             )
         logger.warning(report)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}

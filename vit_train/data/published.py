@@ -46,7 +46,7 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     Unpack missing or damaged members from the archive in config.root. If the archive is missing,
     too, and config.download is set, download the archive, and delete it afterwards. If another
     process is unpacking the same members, wait until it has finished. Raise ValueError if members
-    are still missing.
+    are missing and there is neither the archive nor permission to download it.
     """
     root = Path(config.root)
     folder, local = root / archive.folder, root / archive.filename
@@ -155,9 +155,9 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
 
 def load_cifar(config: Cifar10Config) -> Dataset:
     """Load CIFAR-10 or CIFAR-100; download missing files first if config.download is set."""
-    kind = CIFAR10 if config.class_count == 10 else CIFAR100
+    kind = CIFAR10 if config.own_classes == 10 else CIFAR100
     archive = Archive(
-        title=f"CIFAR-{config.class_count}",
+        title=f"CIFAR-{config.own_classes}",
         filename=kind.filename,
         md5=kind.tgz_md5,
         size="170 MB",

@@ -15,14 +15,14 @@ from vit_train.data.shapes import load_shapes
 
 
 def load_published(config: Cifar10Config | Stl10Config) -> Dataset:
-    """Load CIFAR-10, CIFAR-100 or STL-10; what reads them is imported only here."""
+    """Load CIFAR-10, CIFAR-100 or STL-10; the code that reads them is imported only here."""
     from vit_train.data.published import load_cifar, load_stl10
 
     return load_stl10(config) if isinstance(config, Stl10Config) else load_cifar(config)
 
 
 def load_files(config: FolderConfig) -> Dataset:
-    """Load image files; what reads them is imported only here."""
+    """Load image files; the code that reads them is imported only here."""
     from vit_train.data.folder import load_folder
 
     return load_folder(config)

@@ -110,6 +110,8 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
         )
     first, unit = images.units()
     order = spread(images.labels[first], config.split_seed, leave_one=True)
+    # Groups that are too large come last, the smallest of them first.
+    order = order[(unit.bincount()[order] - count).clamp(min=0).argsort(stable=True)]
     # As many whole groups as fit, but at least one; without groups, a unit is one image.
     fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(min=1)
     is_apart = torch.isin(unit, order[:fits])
@@ -130,12 +132,13 @@ def strata(labels: Tensor) -> Tensor:
 
 
 def spread(labels: Tensor, seed: int, leave_one: bool = False) -> Tensor:
-    """Return the images' indices (N,) in an order whose every beginning is a stratified sample.
+    """Return the images' indices (N,) in an order whose every prefix is a stratified sample.
 
-    The images of each class (see `strata`) are shuffled and get evenly spaced positions in 0…1,
-    from a random offset, by which all images are ordered. So each class is sampled in proportion to
-    its size. Classes of equal size differ by at most one sampled image. With many small classes, a
-    large class can be off by several images. With `leave_one`, one image of each class comes last.
+    Within each class (see `strata`), the images are shuffled and get evenly spaced positions in
+    0…1, beginning at a random offset. Then all images are sorted by position, so that each class is
+    sampled in proportion to its size. Classes of equal size differ by at most one sampled image.
+    With many small classes, a large class can be off by several images. With `leave_one`, one image
+    of each class comes last.
     """
     labels = strata(labels)
     generator = torch.Generator().manual_seed(seed)

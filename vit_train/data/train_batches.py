@@ -19,7 +19,7 @@ from vit_train.data.augment.regions import (
     Mixer,
     Mixture,
     Rectangles,
-    certain,
+    one_hot_targets,
     pack,
     random_crops,
     random_holes,
@@ -157,13 +157,13 @@ class TrainBatches(DrawnBatches):
         for _ in range(self.policy.num_rounds):
             images = apply_round(images, unpack(rows, Round))
         pixels = self.normalize(images)
-        if self.augment.erase_prob:  # with 0, the mean color
+        if self.augment.erase_prob:  # 0 is the mean color
             pixels.masked_fill_(unpack(rows, Rectangles).contain(self.size), 0)
         labels = self.labels[index]
         if self.weights is not None:
             if labels.ndim == 2:
                 labels = F.pad(labels, (0, 1), value=1)
-            labels = certain(labels, self.num_classes) * self.weights[index]
+            labels = one_hot_targets(labels, self.num_classes) * self.weights[index]
         if self.mixer is None:
             return pixels, labels
         mixture = Mixture(*(field[1:] for field in unpack(rows, Mixture)))

@@ -93,10 +93,10 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
 
 
 def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
-    """Divide the files of a tree as an earlier run did, and all new files by themselves.
+    """Put the files of a tree into the splits of an earlier run; divide the new files separately.
 
-    New files of an earlier group join this group, and a single new file or group is trained on.
-    Raise ValueError if the files are divided already.
+    New files of a group that the run has join this group. A single new file or group goes to
+    training. Raise ValueError if the files are already divided into splits.
     """
     tree, *others = trees.values()
     if others:
@@ -110,7 +110,7 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
             f"data.split_as={config.split_as} must be the folder of a run on such images: there is "
             f"no {listed}"
         )
-    before = {row["path"]: row["split"] for _, row in table_rows(TableConfig(file=str(listed)))}
+    before = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(listed)))}
     classes = np.unique([file.label for file in tree.files], return_inverse=True)[1]
     # The numbers of the files take the place of images.
     files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
@@ -134,6 +134,7 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     return {
         part: replace(
             tree,
+            other_files=tree.other_files * (part == "train"),
             files=[
                 file
                 for file, of in zip(tree.files, unit, strict=True)
@@ -165,11 +166,12 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
                 f"column split, one of: {', '.join(PARTS)}"
             )
         tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], tags is not None))
-        group, weight = row.get(config.group_by or ""), row.get("weight")
+        group = row.get(config.group_by) if config.group_by else None
+        weight = row.get("weight")
         tree.files.append(
             ImageFile(
                 Path(config.root, row["path"]),
-                printable(tags or label or ""),
+                printable((label or "") if tags is None else tags),
                 # An image without a group is a group of its own.
                 None if group is None else group or row["path"],
                 None if weight is None else weight_in(weight, f"{config.file}, line {number}"),
@@ -285,7 +287,9 @@ def group_of(path: Path, config: FolderConfig) -> str | None:
     except re.error as error:
         raise ValueError(f"data.group_by={pattern} is not a regular expression: {error}") from None
     if found is None:
-        raise ValueError(f"data.group_by={pattern} matches no part of {name}")
+        raise ValueError(
+            f"data.group_by={pattern} matches no part of {name}: change it to match every file"
+        )
     return found[0]
 
 
@@ -298,7 +302,7 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
     tree = trees["train"]
     names = sorted(set(chain(*tree.labels)))
     if tree.has_tags and not names:
-        raise ValueError(f"{tree.root} has no tags for training images (column tags)")
+        raise ValueError(f"{tree.root} has no tags for training images: fill in the column tags")
     if not names:
         raise ValueError(
             f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "

@@ -71,7 +71,7 @@ def works(compiled: Callable[[], object]) -> bool:
     try:
         compiled()
         return True
-    except torch.OutOfMemoryError:  # which training would meet, too
+    except torch.OutOfMemoryError:  # training would run out of memory, too
         raise
     except Exception as error:  # a compiler may raise anything; training works without it
         logger.warning(
@@ -149,7 +149,7 @@ class GraphedStep:
         gc.collect()  # an earlier run's memory cannot be freed during the capture
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
-            # Other threads may use the GPU meanwhile: NCCL's asks it how far its messages have got.
+            # Other threads may use the GPU meanwhile: a thread of NCCL polls its progress there.
             with torch.cuda.graph(
                 graph, stream=self.side_stream, capture_error_mode="thread_local"
             ):
@@ -157,7 +157,7 @@ class GraphedStep:
             self.graph = graph
         except Exception as error:  # anything that cannot be captured; training works without it
             self.replay = False
-            torch.cuda.set_stream(stream)  # which a failed capture does not do itself
+            torch.cuda.set_stream(stream)  # a failed capture does not restore the stream
             # If ending the capture failed too, the cause is the operation that failed first.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             if "StreamCapture" in f"{error} {cause}" and torch.__version__ < RECOVERS_SINCE:
@@ -174,8 +174,8 @@ class GraphedStep:
 class GraphedOutputs:
     """Calls `function` on batches; on a GPU with `replay`, replays a CUDA graph for full batches.
 
-    The first batch is full. The graph reads the weights where they were when it was captured, so
-    the weights must never be moved.
+    The first batch must be full: the graph replays batches of its shapes. The graph reads the
+    weights where they were when it was captured, so the weights must never be moved.
     """
 
     def __init__(self, function: Callable[..., Tensor], device: torch.device, replay: bool) -> None:
@@ -192,7 +192,7 @@ class GraphedOutputs:
         if not self.graphed.replay or shapes != self.shapes:
             return self.function(*batch)
         self.graphed(*batch)
-        return self.outputs.clone()  # which the next replay overwrites
+        return self.outputs.clone()  # a copy, because the next replay overwrites self.outputs
 
 
 def pinned(tensor: Tensor) -> Tensor:

@@ -192,7 +192,7 @@ class LoopConfig(Settings):
     minutes: float | None = setting(
         None,
         "Choose train.epochs so that training, validation and the final test fit into this many "
-        "minutes, from the speed of the first steps; null: use train.epochs.",
+        "minutes; the speed is measured in a few steps before training. null: use train.epochs.",
         above=0,
     )
     patience: int | None = setting(
@@ -242,8 +242,8 @@ class LoopConfig(Settings):
     on_nonfinite: str = setting(
         "stop",
         "If the loss or gradient of a step is NaN or infinite: stop the run, or skip the step. "
-        "Noticed at each point of the curves and after each epoch; either way, such a step changes "
-        "no weights.",
+        "Checked at each point of the training curves and after each epoch; in either case, such a "
+        "step changes no weights.",
         choices=("stop", "skip"),
     )
     max_skips: int = setting(

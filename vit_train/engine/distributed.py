@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-# Before a group exists: its functions have the group as a default, and would keep it with its
-# threads until the interpreter ends, which can abort the process. torch._dynamo imports it, too.
+# Imported before a process group exists: functions of this module have the current group as a
+# default argument, which would keep the group and its threads alive until the interpreter exits,
+# and that can abort the process. torch._dynamo imports this module, too.
 import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore

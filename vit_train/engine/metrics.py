@@ -192,8 +192,8 @@ ERROR = 0.05
 def lower_bound(successes: int, count: int) -> float:
     """Return the exact one-sided 95 % lower bound of a proportion (Clopper & Pearson 1934).
 
-    The bound is the proportion at which at least `successes` of `count` have the probability ERROR;
-    it is found by bisection.
+    The bound is the proportion p at which at least `successes` of `count` trials would occur with
+    probability ERROR; it is found by bisection.
     """
     low, high = 0.0, 1.0
     for _ in range(40):
@@ -206,13 +206,13 @@ def lower_bound(successes: int, count: int) -> float:
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
     """Return a 95 % interval of the mean accuracy of several runs, tested on the same images.
 
-    The interval is conservative: the variance between seeds is partly one between images, too.
     `shares` are the runs' accuracies on `count` images. The interval covers the variation between
     seeds and between test images. The variance due to the seeds is divided by the number of runs.
     The variance due to the images (Wilson's) is not, because all runs are tested on the same
     images. The variance due to the seeds is estimated from a few runs, so the interval uses
-    Student's t, with the degrees of freedom of Satterthwaite (1946). If all accuracies are equal,
-    the result is Wilson's interval.
+    Student's t, with the degrees of freedom of Satterthwaite (1946). The interval is conservative,
+    because the variance between runs contains part of the variance due to the images, which is thus
+    counted twice. If all accuracies are equal, the result is Wilson's interval.
     """
     center, spread = wilson(mean(shares), count)
     seeds = variance(shares) / len(shares)

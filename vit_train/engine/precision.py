@@ -107,8 +107,8 @@ def statistics_of(model: nn.Module) -> list[Tensor]:
 # Smaller gains do not justify bf16's rounding, and casts and other operations use up a part of
 # them.
 LEAST_SPEEDUP = 1.2
-# A product has as many rows as a micro-batch has tokens, but fewer multiplications with wide
-# matrices, which could take seconds where bf16 is emulated.
+# The timed product has as many rows as a micro-batch has tokens. For wide matrices, it has fewer
+# rows, to limit the number of multiplications, which could take seconds where bf16 is emulated.
 ROWS, FEWEST_ROWS, WIDEST, MULTIPLICATIONS = 1024, 64, 1024, 2**24
 SECONDS, FEWEST_ROUNDS = 0.1, 3
 
@@ -117,9 +117,15 @@ def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precisi
     """Return the precision called `name`, and turn PyTorch's use of TF32 on or off to match.
 
     `name` is fp32, tf32, bf16, fp16 or auto. "auto" selects the fastest of bf16, fp16 and fp32 for
-    this model on this device. Raise ValueError for a precision that the device does not support.
+    this model on this device. PyTorch uses TF32 only for the precision tf32. Raise ValueError for a
+    precision that the device does not support.
     """
-    return set_precision(fastest(device, model) if name == "auto" else name, device)
+    name = fastest(device, model) if name == "auto" else name
+    require_precision(name, device)
+    # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
+    return Precision(name, device)
 
 
 def fastest(device: torch.device, model: nn.Module) -> str:
@@ -132,19 +138,6 @@ def fastest(device: torch.device, model: nn.Module) -> str:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0):
         return "fp16"
     return "fp32"
-
-
-def set_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision called `name` (not auto), and turn PyTorch's use of TF32 on or off.
-
-    PyTorch uses TF32 only for the precision tf32. Raise ValueError for a precision that the device
-    does not support.
-    """
-    require_precision(name, device)
-    # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
-    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = name == "tf32"
-    return Precision(name, device)
 
 
 def require_precision(name: str, device: torch.device) -> None:

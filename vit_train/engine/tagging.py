@@ -110,10 +110,10 @@ def percentiles(samples: Floats) -> tuple[float, float]:
 def ranked(
     truth: Booleans, scores: Floats, samples: Integers
 ) -> Iterator[tuple[Floats, Integers, Integers]]:
-    """Yield, for each sample, the distinct scores, highest first, with two counts of images.
+    """Yield, for each sample, the distinct scores, highest first, with two counts for each score.
 
-    The counts are of the images of the sample that reach the score: of those with the tag, and of
-    all. `samples` (S,N) is how often each image is in each sample.
+    Both count the sample's images whose score is at least as high: the first only images with the
+    tag, the second all images. `samples` (S,N) is how often each image is in each sample.
     """
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)

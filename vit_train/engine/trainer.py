@@ -73,7 +73,7 @@ class Callback:
         """Handle a NaN or infinite loss or gradient at `step`, once it is detected."""
 
 
-# Callbacks of your own, which every run has: their classes.
+# Your own callback classes; every run creates one instance of each.
 CALLBACKS: list[type[Callback]] = []
 
 
@@ -130,10 +130,17 @@ class Trainer:
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
-        replay = self.loop.cuda_graph and self.optimizers.capturable
-        self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
-        outputs = outputs_of(self.eval_model, objective, precision)
-        self.graphed_outputs = GraphedOutputs(outputs, precision.device, self.loop.cuda_graph)
+        # One function, so that a GPU replays making the batch and the step as one graph.
+        self.graphed_step = GraphedStep(
+            lambda schedule, *draws: self.take_step(schedule, *self.make_batch(*draws)),
+            precision.device,
+            self.loop.cuda_graph and self.optimizers.capturable,
+        )
+        self.graphed_outputs = GraphedOutputs(
+            outputs_of(self.eval_model, objective, precision),
+            precision.device,
+            self.loop.cuda_graph,
+        )
         # Waiting for a GPU and asking the other processes happen only now and then.
         on_gpu = precision.device.type == "cuda"
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
@@ -232,10 +239,6 @@ class Trainer:
         dtype = torch.float32 if self.precision.device.type == "mps" else torch.float64
         return torch.tensor([number, self.lr_at(self.step), average], dtype=dtype)
 
-    def make_and_take_step(self, schedule: Tensor, *draws: Tensor) -> None:
-        """Make a batch from its draws and take a step on it, all on the device."""
-        self.take_step(schedule, *self.make_batch(*draws))
-
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.
 
@@ -312,9 +315,15 @@ class Trainer:
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on a split; every process gets the result for the whole split."""
         self.evaluating = True
-        outputs = self.graphed_outputs if model is self.eval_model else None
-        by = self.precision, self.workers, self.processes, outputs
-        return evaluate(model, self.objective, loader, *by)
+        return evaluate(
+            model,
+            self.objective,
+            loader,
+            self.precision,
+            self.workers,
+            self.processes,
+            self.graphed_outputs if model is self.eval_model else None,
+        )
 
     @property
     def finished(self) -> bool:

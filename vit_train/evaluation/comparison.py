@@ -27,10 +27,10 @@ from vit_train.figures.charts import Figure, save
 from vit_train.figures.charts import curves as draw_curves
 from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
 from vit_train.results.summaries import (
+    distinguishing_keys,
     settings_of,
     short_name,
     short_value,
-    smallest_key,
     validated_on,
 )
 from vit_train.runs.paths import CHECKPOINTS
@@ -107,10 +107,10 @@ def compare_checkpoints(config: EvalConfig) -> None:
 
 
 def without_seen(models: Sequence[Trained]) -> list[Trained]:
-    """Return the models as if each had seen, in an earlier run, what the others have seen.
+    """Return the models, with images that any of them has seen marked as seen by all of them.
 
-    These images are left out of the comparison. If the models' image sizes differ, images cannot be
-    recognized, and the models are returned as they are.
+    These images are left out of the comparison. If the models' image sizes differ, or if it is not
+    known which images a model has seen, return the models unchanged.
     """
     shapes = {trained.meta.image_shape for trained in models}
     keys = [trained.meta.seen for trained in models]
@@ -183,9 +183,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     """Return the p-values, adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
     steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
-    result = np.empty(len(p_values))
-    result[order] = np.maximum.accumulate(steps.clip(max=1))
-    return result.tolist()
+    return list(map(float, np.maximum.accumulate(steps.clip(max=1))[np.argsort(order)]))
 
 
 # For a difference that is not significant, and for one that is.
@@ -337,7 +335,7 @@ def different_settings(runs: Sequence[Evaluated]) -> tuple[list[tuple[str, ...]]
     keys = dict.fromkeys(chain(*flat))
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]
     rows = [row for row in rows if len(set(row[1:])) > 1]
-    shown = smallest_key(flat, [key for key, *_ in rows])
+    shown = distinguishing_keys(flat, [key for key, *_ in rows])
     return rows, [
         ", ".join(f"{short_name(key)}={short_value(each.get(key, ''))}" for key in shown)
         for each in flat

@@ -30,9 +30,9 @@ from vit_train.evaluation.measuring import (
     flipped,
     foreign,
     measure,
-    note_calibration,
     numbers,
     robustness,
+    save_calibration,
     temperature,
 )
 from vit_train.evaluation.pages import evaluation_page
@@ -138,14 +138,15 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         )
         thresholds = {str(row["target"]): row["threshold"] for row in content["abstention"]}
     if validation is not None and config.data.val_subset is None and config.precision is None:
-        note_calibration(meta, fitted, thresholds)
+        save_calibration(meta, fitted, thresholds)
     content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
     if config.robustness and isinstance(result, Classification):
         content["robustness"] = robustness(measured, images, result.predictions)
     if files and isinstance(result, Classification):
-        like_own = trained._replace(meta=replace(meta, temperature=fitted))
+        own_config = replace(meta.config, precision=precision.name)
+        like_own = trained._replace(meta=replace(meta, temperature=fitted, config=own_config))
         own, rows = result.predictions.calibrated(fitted), content.get("abstention", [])
         content["foreign"] = {"folder": config.foreign} | foreign(like_own, files, own, rows)
     explainer = explainer_of(trained, precision)

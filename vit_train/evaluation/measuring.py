@@ -31,7 +31,7 @@ from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
 from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.figures.measures import calibration_error, class_reports, result_dict, result_line
-from vit_train.runs.load import noted_calibration
+from vit_train.runs.load import saved_calibration
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.settings import TARGETS
 from vit_train.runs.trained import Meta, Prediction, Trained
@@ -71,14 +71,14 @@ def temperature(validation: Predictions) -> float | None:
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     if 1 / high <= COLDEST:
         logger.info(
-            f"no temperature is fitted: the best is below {COLDEST}, as if nearly all "
-            f"{counted(len(validation.labels), 'validation image')} were predicted correctly"
+            f"no temperature is fitted, because the best one is below {COLDEST}: nearly all of the "
+            f"{counted(len(validation.labels), 'validation image')} are predicted correctly"
         )
         return None
     return float(min(1 / high, HOTTEST))
 
 
-# The shares of the images that are answered at the thresholds tried, in their order.
+# The thresholds to try, each given by the share of the images that it keeps, in this order.
 TRIED = np.linspace(0.25, 1, 76)
 
 
@@ -89,13 +89,14 @@ def kept_and_correct(predictions: Predictions, threshold: float) -> tuple[int, i
 
 
 def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bool]:
-    """Choose the lowest confidence from which on at least `target` of the predictions are correct.
+    """Choose the lowest confidence threshold at which `target` of the predictions are correct.
 
-    With 95 % certainty, this also holds for all other images like these (selective classification,
-    Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first, until the lower
-    bound of the accuracy is below `target`; this needs no correction for the number of tests.
-    The first threshold answers TRIED[0] of the images, or as many as would do without a mistake:
-    among fewer images, a single mistake would end the sequence.
+    With 95 % certainty, at least this share is also correct on new images like these (selective
+    classification, Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first,
+    until the lower bound of the accuracy is below `target`; because the order is fixed, no
+    correction for multiple tests is needed. The first threshold keeps the share TRIED[0] of the
+    images, or more if even a flawless result on so few images could not pass. With fewer images, a
+    single mistake would end the search.
 
     Return the threshold and True or, if no threshold passes, the first one and False.
     """
@@ -138,11 +139,11 @@ def answered(predictions: Predictions, threshold: float) -> dict[str, float | No
     }
 
 
-def note_calibration(meta: Meta, fitted: float | None, thresholds: dict[str, float | None]) -> None:
+def save_calibration(meta: Meta, fitted: float | None, thresholds: dict[str, float | None]) -> None:
     """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads."""
-    file, noted, key = calibration_file(meta.path), noted_calibration(meta.path), meta.key
+    file, noted, key = calibration_file(meta.path), saved_calibration(meta.path), meta.key
     if noted is None:
-        logger.warning(f"the calibration is not saved: {file} is not from vit-eval; move it away")
+        logger.warning(f"the calibration is not saved: {file} is not from vit-eval; remove it")
         return
     noted.temperatures[key] = fitted
     noted.thresholds[key] = thresholds

@@ -37,10 +37,8 @@ def predict_images(config: PredictConfig) -> None:
     failures: list[str] = []
     unsure = 0
     width = min(WIDTH, max(len(printable(str(path))) for path in paths))
-    topk = min(config.topk, len(trained.meta.classes))
-    guesses = range(2 if config.abstain is None else 1, topk + 1)
-    if not trained.meta.task.one_class:
-        guesses = range(0)
+    last = min(config.topk, len(trained.meta.classes)) if trained.meta.task.one_class else 0
+    guesses = range(2 if config.abstain is None else 1, last + 1)
     out = Path(config.out or os.devnull)
     is_json = out.suffix == ".jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,7 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
     if config.abstain is None:
         return 0.0
     if not meta.task.one_class:
-        raise ValueError("abstain= is for classifiers, not for task=tags")
+        raise ValueError(f"abstain= is for classifiers, not for task={meta.config.task.name}")
     if not meta.thresholds:
         raise ValueError(
             f"abstain={config.abstain} needs a calibrated model: {calibration_advice(config, meta)}"
@@ -126,9 +124,11 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
     if isinstance(prediction, str):
         content["error"] = printable(prediction)
     else:
-        top = [[label, round(chance, 6)] for label, chance in prediction.top]
-        content |= {"predicted": prediction.label or None}
-        content |= {"probability": round(prediction.probability, 6), "top": top}
+        content |= {
+            "predicted": prediction.label or None,
+            "probability": round(prediction.probability, 6),
+            "top": [[label, round(chance, 6)] for label, chance in prediction.top],
+        }
     return json.dumps(content, allow_nan=False) + "\n"
 
 

@@ -86,7 +86,10 @@ def held_out(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, 
     for run in runs:
         path, own = run.meta.path, run.meta.config
         if not run.meta.task.one_class or own.data.val != "split":
-            raise ValueError(f"{path} is not a classifier with validation images of its own")
+            raise ValueError(
+                f"{path} is not a classifier with validation images of its own: vit-suspects needs "
+                "runs with data.cv_folds="
+            )
         if run.meta.fingerprint != data.fingerprint:
             raise ValueError(
                 f"the images are not those that {path} was trained on: set data.root= to the "

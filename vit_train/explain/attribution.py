@@ -44,8 +44,8 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """
     together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights, gradient in zip(layers, gradients, strict=True):
-        speaking_for = (weights * gradient).clamp(min=0).mean(dim=1)
-        together = together + speaking_for @ together
+        positive = (weights * gradient).clamp(min=0).mean(dim=1)
+        together = together + positive @ together
     return together
 
 

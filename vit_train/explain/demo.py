@@ -15,7 +15,7 @@ from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained
 
 # The settings that templates/model.js supports.
-COMPUTED: dict[str, tuple[object, ...]] = {
+SUPPORTED: dict[str, tuple[object, ...]] = {
     "stem": ("patches",),
     "patch_overlap": (0,),
     "activation": ("gelu",),
@@ -37,7 +37,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
 
     Raise ValueError if the page's JavaScript does not support the model.
     """
-    model, meta = require_computed(trained), trained.meta
+    model, meta = require_supported(trained), trained.meta
     images = evaluated_images(config.data, "test", meta)[0].images
     images = images.subset(torch.arange(min(config.count, len(images))))
     tensors = {key: value for key, value in model.state_dict().items() if "pos_embed" not in key}
@@ -74,7 +74,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     logger.info(f"written to {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
 
 
-def require_computed(trained: Trained) -> VisionTransformer:
+def require_supported(trained: Trained) -> VisionTransformer:
     """Return the model; raise ValueError if the demo page does not support it."""
     model, config = trained.model, trained.meta.config
     if type(model) is not VisionTransformer:  # a subclass may compute anything else
@@ -82,7 +82,7 @@ def require_computed(trained: Trained) -> VisionTransformer:
             "html= needs a Vision Transformer that classifies, but the checkpoint has "
             f"model.name={config.model.name} and task={config.task.name}"
         )
-    for name, values in COMPUTED.items():
+    for name, values in SUPPORTED.items():
         if (value := getattr(model.config, name)) not in values:
             raise ValueError(f"html= does not support model.{name}={value}")
     if not trained.meta.task.one_class:

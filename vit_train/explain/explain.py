@@ -24,7 +24,7 @@ from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained
 
 # The side at which a photo is shown, in pixels.
-LOOKED_AT = 224
+VIEWING_SIDE = 224
 
 
 def explain_predictions(config: ExplainConfig) -> None:
@@ -93,11 +93,11 @@ def read_images(
     """Return the first `count` readable images, their files' names, and the images for viewing.
 
     The first images are uint8 (N,C,H,W), at the model's size. The images for viewing are the same,
-    with sides of at least LOOKED_AT pixels. Warn of each unreadable image; raise ValueError if no
-    image can be read.
+    with sides of at least VIEWING_SIDE pixels. Warn of each unreadable image; raise ValueError if
+    no image can be read.
     """
     _, height, width = trained.meta.image_shape
-    scale = max(1, LOOKED_AT / min(height, width))
+    scale = max(1, VIEWING_SIDE / min(height, width))
     size = round(scale * height), round(scale * width)
     found: dict[Path, tuple[Tensor, Tensor]] = {}
     for path in paths:

@@ -86,7 +86,8 @@ class Explainer:
         self.batch = min(BATCH, images_at_once(model), trained.at_once)
         if not self.batch:
             raise ValueError(
-                "the attention for one image would take more than 1 GB: choose a smaller image size"
+                "the attention for one image would take more than 1 GB: choose a smaller "
+                "data.image_size"
             )
 
     def figures(
@@ -178,7 +179,7 @@ class Explainer:
 
         If the images have object masks, also play the pointing game.
         """
-        maps, probabilities = self.explained(part.images, name)
+        maps, chances = self.explained(part.images, name)
         images = counted(len(part), "image")
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
@@ -189,16 +190,17 @@ class Explainer:
                 f"to {high:.1%}); chance: {expected:.1%}"
             )
         for kind, order in deletion_orders(maps).items():
-            shares = []
-            for count in dict.fromkeys(map(self.patches, CURVE)):
-                kept = self.kept(part.images, probabilities.argmax(1), order[:, :count])
-                shares.append(f"{kept.double().mean():.1%} at {count / order.shape[1]:.0%}")
+            shares = (
+                f"{self.kept(part.images, chances.argmax(1), order[:, :count]).double().mean():.1%}"
+                f" at {count / order.shape[1]:.0%}"
+                for count in dict.fromkeys(map(self.patch_count, CURVE))
+            )
             logger.info(
                 f"{name}, deleting patches of {images} in {kind} order, share of predictions kept: "
                 f"{', '.join(shares)}"
             )
 
-    def patches(self, share: float) -> int:
+    def patch_count(self, share: float) -> int:
         """Return `share` of the number of patches, rounded, but at least one."""
         return max(1, round(share * math.prod(self.model.grid)))
 
@@ -212,7 +214,7 @@ class Explainer:
         compares `changed` and `changed_at_random` by McNemar's exact test.
         """
         maps, probabilities = self.explained(images)
-        deleted = self.patches(DELETED)
+        deleted = self.patch_count(DELETED)
         marked, random = (
             self.kept(images, probabilities.argmax(1), order[:, :deleted])
             for order in deletion_orders(maps).values()

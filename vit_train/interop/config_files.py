@@ -34,7 +34,10 @@ def known_statistics(mean: Any, std: Any) -> Statistics | None:
 
 
 # Number of attention heads by the size in an architecture's name, as in vit_small_patch16_224.
-HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
+HEADS = {
+    **{"tiny": 3, "small": 6, "base": 12},
+    **dict.fromkeys(("large", "huge", "giant", "giantopt", "gigantic", "so400m"), 16),
+}
 # timm's names for the pooling before the head, with this program's names for the head.
 POOLING = {"token": "token", "avg": "gap"}
 # LayerNorm's eps in timm's models, and in models that follow CLIP.

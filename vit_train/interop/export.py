@@ -2,7 +2,7 @@
 
 import re
 import statistics
-import time
+import timeit
 from collections.abc import Iterator, Sequence
 from importlib import util
 from pathlib import Path
@@ -126,11 +126,7 @@ def compared(
 def latency(model: Deployed, answer: Answer, images: Tensor) -> str:
     """Return, as text, the median time that the exported model takes for one image."""
     image = images[:1] if model.normalize else Normalize(model.meta.statistics)(images[:1])
-    seconds = []
-    for _ in range(20):
-        began = time.perf_counter()
-        answer(image)
-        seconds.append(time.perf_counter() - began)
+    seconds = timeit.repeat(lambda: answer(image), number=1, repeat=20)
     return f"{1e3 * statistics.median(seconds):.1f} ms for one image on {cpu_model()}"
 
 
@@ -224,6 +220,8 @@ def results(meta: Meta) -> list[str]:
         "## Results",
         "",
         f"Trained by `{command}` (commit {markdown_cell(str(summary.get('commit')))}).",
+        "",
+        "The run evaluated the model at its own image size:",
         "",
         f"| evaluated on | precision | {'accuracy' if name == 'acc' else 'mAP'} | 95 % interval "
         "| images |",

@@ -43,11 +43,11 @@ BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
 def unpack_timm(state: State) -> State:
-    """Give the class token a position, and registers none.
+    """Convert timm's positions: the class token always gets one, and registers get none.
 
-    Without a position, as in DeiT-III and FlexiViT, the class token gets zeros. Registers with
-    positions become the sums. Patches fill a square; that tells whether other tokens have
-    positions.
+    A class token without a position, as in DeiT-III and FlexiViT, gets zeros. The positions of
+    registers are added to the registers. The number of patches is a square, so the number of
+    positions tells which tokens have positions.
     """
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count, first = positions.shape[1], int("cls_token" in state)

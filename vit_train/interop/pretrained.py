@@ -182,7 +182,10 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
-        raise Refused("its config.json has no numbers for the attention heads and LayerNorm's eps")
+        raise Refused(
+            "its config.json must give the number of attention heads and LayerNorm's epsilon as "
+            "numbers"
+        )
     config = replace(wanted, **settings)
     ours = numbers(ours)
     size = image_size(ours, config)

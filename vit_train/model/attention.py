@@ -11,7 +11,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.pos_embed import AttentionPositions
 
-# With more tokens, the written attention is no faster than PyTorch's and needs too much memory.
+# With more tokens, `attend` is no faster than PyTorch's attention and needs too much memory.
 WRITTEN_TOKENS = 1024
 # Devices on which PyTorch compiles a kernel for outer products at run time, which needs a C
 # compiler.

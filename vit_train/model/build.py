@@ -32,7 +32,7 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
     return registered(BUILDERS, config)(config, image_shape[1:], image_shape[0], num_classes)
 
 
-def counting_bytes(config: ModelConfig, image_size: Size) -> int:
+def attention_gradient_bytes(config: ModelConfig, image_size: Size) -> int:
     """Return the bytes of all layers' attention and its gradients for one image.
 
     `count_flops` and explanations of predictions need this memory. Each layer stores the attention,
@@ -99,7 +99,7 @@ def require_few_patches(config: ModelConfig, image_size: Size) -> None:
 
 def images_at_once(model: VisionTransformer) -> int:
     """Return the number of images whose attention, with gradients, fits into EXPLAINED_BYTES."""
-    return EXPLAINED_BYTES // counting_bytes(model.config, model.image_shape[1:])
+    return EXPLAINED_BYTES // attention_gradient_bytes(model.config, model.image_shape[1:])
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -132,8 +132,8 @@ class ViTConfig(ModelConfig):
     )
     registers: int = setting(
         0,
-        "Number of register tokens (Darcet et al. 2024): learned tokens without positions that no "
-        "head reads; they come after the class token.",
+        "Number of register tokens (Darcet et al. 2024): learned extra tokens without positions, "
+        "which the classifier ignores; they come after the class token.",
         at_least=0,
         at_most=MOST_REGISTERS,
     )
@@ -170,8 +170,8 @@ class ViTConfig(ModelConfig):
     init: str = setting(
         "xavier",
         "Initialization of linear layers. xavier: Xavier-uniform, with zero biases and a zero "
-        "head; mimetic: the same, but attention resembles trained attention; torch: PyTorch's "
-        "default.",
+        "head; mimetic: the same, with attention initialized to resemble trained attention "
+        "(Trockman & Kolter 2023); torch: PyTorch's default.",
         choices=("xavier", "mimetic", "torch"),
     )
     cls_std: float = setting(

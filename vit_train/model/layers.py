@@ -170,7 +170,7 @@ class DropPath(Dropout):
 class PatchDropout(Dropout):
     """PatchDropout (Liu et al. 2023, arXiv:2208.07220): drops a share `rate` of an image's patches.
 
-    With `epochs`, only so many first epochs drop patches.
+    With `epochs`, only the first `epochs` epochs drop patches.
     """
 
     def __init__(self, rate: float, epochs: int | None) -> None:
@@ -262,9 +262,8 @@ class Mlp(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.activation = chosen(ACTIVATIONS, "model.activation", config.activation)
-        if config.kernels == "scratch":
-            self.activation = SCRATCH.get(config.activation, self.activation)
+        known = ACTIVATIONS | (SCRATCH if config.kernels == "scratch" else {})
+        self.activation = chosen(known, "model.activation", config.activation)
         width = config.hidden_dim * (2 if config.activation in GATED else 1)
         self.fc1 = nn.Linear(config.embed_dim, width, config.mlp_bias)
         self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)

@@ -225,8 +225,7 @@ class Rotary2D(AttentionPositions):
         frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(max(grid)).unsqueeze(1) * frequency  # (longer side,Dh/4)
         x, y = angle[:columns].repeat(rows, 1), angle[:rows].repeat_interleave(columns, 0)
-        angles = torch.cat((x, y), dim=1)
-        angles = F.pad(angles, (0, 0, prefix, 0))  # (T,Dh/2)
+        angles = F.pad(torch.cat((x, y), dim=1), (0, 0, prefix, 0))  # (T,Dh/2)
         # Pairs are formed from the two halves, not from neighbors; only the order of values
         # differs.
         cos, sin = angles.cos(), angles.sin()

@@ -9,15 +9,16 @@ from statistics import mean, stdev
 from vit_train.engine.metrics import student_quantile
 from vit_train.results.summaries import Group, short_name, short_value
 
-# After each of the seeds FIRST_LOOK to LAST_LOOK, a two-sided t-test at LEVEL: together, they find
-# a difference where there is none in at most 5 % of the cases, as a simulation in the tests shows
-# (Pocock 1977 needs 0.0120 for eight looks at values of known spread).
+# A sequential test: after each seed from FIRST_LOOK to LAST_LOOK, a two-sided t-test at LEVEL. All
+# looks together have a false-positive rate of at most 5 %, as a simulation in the tests shows
+# (Pocock 1977: a level of 0.0120 for eight looks, if the variance is known).
 FIRST_LOOK, LAST_LOOK, LEVEL = 3, 10, 0.0115
 # The power of a test: the probability of finding a difference that exists.
 POWER = 0.8
-# The shares of a distribution within ±t for a test at 5 %, and with POWER of it below t.
+# Arguments of `student_quantile`: for a two-sided test at 5 %, and for the value below which POWER
+# of the distribution lies.
 SHARES = 0.95, 2 * POWER - 1
-# The most seeds that are still counted.
+# `seeds_to_find` returns None if this many seeds or more are needed.
 MOST_SEEDS = 1000
 
 

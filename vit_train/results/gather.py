@@ -1,7 +1,7 @@
 """`vit-results`: the summaries of many runs as tables and plots."""
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -113,10 +113,8 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
 
 def searched(groups: Sequence[Group]) -> list[str]:
     """Return the settings that have at least five different values, all of them floats."""
-    values: dict[str, set[Any]] = {}
-    for group in groups:
-        for key, value in group.settings.items():
-            values.setdefault(key, set()).add(value if isinstance(value, Hashable) else None)
+    keys = dict.fromkeys(key for group in groups for key in group.settings)
+    values = {key: {each.settings[key] for each in groups if key in each.settings} for key in keys}
     return [
         key
         for key, found in values.items()

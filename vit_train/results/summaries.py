@@ -169,7 +169,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
         if key not in REPEATED
         and len({spelled(settings[key]) for settings in flat if key in settings}) > 1
     ]
-    label_keys = smallest_key(flat, differing)
+    label_keys = distinguishing_keys(flat, differing)
     groups: dict[tuple[str, ...], Group] = {}
     for settings, summary in zip(flat, summaries, strict=True):
         own = {key: settings[key] for key in differing if key in settings}
@@ -183,8 +183,11 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     )
 
 
-def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Return the fewest `keys` that distinguish as many groups as all do, and names of parts."""
+def distinguishing_keys(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Return `keys` without those that are not needed to tell the groups apart.
+
+    Keys that end with ".name" always stay.
+    """
 
     def count(chosen: Sequence[str]) -> int:
         return len({values_of(settings, chosen) for settings in flat})

@@ -78,16 +78,12 @@ def interval(group: Group) -> tuple[float, float] | None:
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
     final = group.runs[0]["test"]["final"]
-    if "map" in final and len(group.runs) == 1:
-        low, high = final["map_interval_95"]
-        return 100 * low, 100 * high
-    if not accuracy or (group.folds and len(accuracy) > 1):
-        return None
-    if len(accuracy) == 1:
-        low, high = final["acc_interval_95"]
+    if len(group.runs) == 1:
+        found = final.get("map_interval_95", final.get("acc_interval_95"))
     else:
-        low, high = interval_of_mean(accuracy, int(min(count)))
-    return 100 * low, 100 * high
+        has_one = accuracy and not group.folds
+        found = interval_of_mean(accuracy, int(min(count))) if has_one else None
+    return found and (100 * found[0], 100 * found[1])
 
 
 def ends(interval: tuple[float, float] | None) -> str:
@@ -121,7 +117,7 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
 TERMINAL = 80
 DIFFERENCES = """\
 Differences are paired by seed. If an interval includes 0, the difference may
-be chance: results.md has the number of seeds needed to find 1 point."""
+be due to chance; results.md lists the seeds needed to detect 1 point."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:

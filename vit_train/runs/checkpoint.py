@@ -53,9 +53,10 @@ class Facts:
     versions: dict[str, str]
     # A hash of the run's training, validation and test images.
     fingerprint: str
-    # Keys, (N,) int64, of the images on which this model, or a model that it learned from, was
-    # trained or validated; then the keys for the models that it learned from. None if unknown.
+    # Keys, (N,) int64, of the images that this model, or a model that it learned from, was trained
+    # or validated on; None if unknown.
     seen: Tensor | None = None
+    # The same for the models that it learned from alone.
     seen_before: Tensor | None = None
     # The temperature by which logits are divided to calibrate probabilities, if known.
     temperature: float | None = None
@@ -81,7 +82,7 @@ class Checkpoint(TrainerState, Facts):
     std: tuple[float, ...]
     # The chain of runs that this one extends, the first one first.
     extends: list[Extended] = field(default_factory=list)
-    # The run's teacher, if any: its run, weights and accuracy.
+    # The run's teacher, if any: its checkpoint, weights and fingerprint.
     teacher: dict[str, Any] = field(default_factory=dict)
     # The length in bytes of each file that grows during the run.
     written: dict[str, int] = field(default_factory=dict)

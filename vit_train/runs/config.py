@@ -42,7 +42,7 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
-# The settings that name a run, from whose settings the command starts.
+# The settings that name an earlier run, whose settings the command starts from.
 CONTINUED = ("resume", "extend", "fork", "config")
 # The argument that names modules with the user's own parts.
 IMPORT = "import="

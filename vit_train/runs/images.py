@@ -58,7 +58,7 @@ def evaluated_images(
     config, trained = configured(given, meta), meta.config.data
     if not isinstance(config, FolderConfig):
         found = run_images(config, split, meta)
-    else:  # the keys of images that the run has seen are those at its own size
+    else:  # image keys depend on the size, so first read the images at the run's own size
         own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
         found = folder_images(replace(config, image_size=own_size), given, split, meta)
         if own_size != config.image_size:
@@ -97,7 +97,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     start = (
         vars(trained) if name == trained.name else {"image_size": shortest(meta.image_shape[1:])}
     )
-    if is_builtin(meta.path):  # a custom source has no data here
+    if is_builtin(meta.path):  # its root is a placeholder (see `portable`): use the default
         start = {key: value for key, value in start.items() if key != "root"}
     if (
         given.file is not None
@@ -130,7 +130,7 @@ def folder_images(
     if given.root is not None or given.file is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes if meta.task.needs_labels else None)
         if images is not None and not is_training_data(images, config, meta):
-            # The run's own subsets do not concern other images.
+            # The subset sizes of the run are meant for its own images, not for other images.
             return unseen(
                 images,
                 split,
@@ -182,14 +182,14 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     if config.name == trained.name and config.image_size != trained.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
-    if split == "test" and meta.seen is not None:  # which may have been split differently
+    if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = in_order(data, config) if isinstance(config, FolderConfig) else None
         return unseen(every or data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
 
 
 def in_order(data: Dataset, config: FolderConfig) -> ImageSet | None:
-    """Return all images in the order of their files; None if the files themselves are divided."""
+    """Return all images in the order of their files; None if the files are already in splits."""
     tree, *others = find_trees(replace(config, split_as=None)).values()
     if others:
         return None
@@ -207,7 +207,7 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
     """
     unknown, caveat = without(images, meta.seen), ""
     count = len(images) - len(unknown)
-    if split != "test":  # whose images may be known
+    if split != "test":  # here, images that the model has seen are allowed
         caveat = advantage(split, meta) if count else ""
     elif count == len(images):
         raise ValueError(

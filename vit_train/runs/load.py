@@ -132,7 +132,7 @@ def with_calibration(meta: Meta) -> Meta:
 
     A temperature that is not between LEAST and MOST counts as unknown.
     """
-    noted = noted_calibration(meta.path) or Calibration({})
+    noted = saved_calibration(meta.path) or Calibration({})
     temperature = noted.temperatures.get(meta.key, meta.temperature)
     return replace(
         meta,
@@ -149,8 +149,8 @@ class Calibration:
     thresholds: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
-def noted_calibration(checkpoint: Path) -> Calibration | None:
-    """Return the content of a run's calibration file, which is empty if there is no file.
+def saved_calibration(checkpoint: Path) -> Calibration | None:
+    """Return a run's saved calibration, or an empty one if there is no calibration file.
 
     Return None if the file is damaged, or is not from vit-eval.
     """

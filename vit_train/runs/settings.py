@@ -95,8 +95,8 @@ class EvalConfig(TrainedConfig):
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     precision: str | None = setting(
         None,
-        "auto, fp32, tf32, bf16 or fp16; null: as in training (after bf16: auto), or fp32 if the "
-        "device lacks it.",
+        "auto, fp32, tf32, bf16 or fp16; null: the run's precision, or fp32 if the device does not "
+        "support it; for a run in bf16, null means auto.",
         choices=PRECISIONS,
     )
     tta: str = setting(
@@ -206,8 +206,8 @@ class ExplainConfig(TrainedConfig):
     target: str | None = setting(None, "The class to explain; null: the predicted class.")
     score: int = setting(
         0,
-        "Also score the method on this many test images: by deleting patches and, where the "
-        "positions of objects are known, by the pointing game; 0: no score.",
+        "Also score the method on this many test images: by deleting the marked patches and, for "
+        "data=shapes, by the pointing game (is the highest patch on the object?); 0: no score.",
         at_least=0,
     )
     out: str | None = setting(

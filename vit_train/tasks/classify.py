@@ -176,26 +176,19 @@ class Distill(Classify):
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
         assert self.teacher is not None
-        teachers, reduction = self.teacher.forward(images), "none" if self.weighs else "sum"
+        teachers = self.teacher.forward(images)
         if self.config.distillation == "hard":
-            distillation = F.cross_entropy(logits, teachers.argmax(1), reduction=reduction)
+            losses = F.cross_entropy(logits, teachers.argmax(1), reduction="none")
         else:
-            distillation = softened_divergence(logits, teachers, self.config.temperature, reduction)
-        if self.weighs:
-            distillation = (targets.sum(1) * distillation).sum()
+            losses = softened_divergence(logits, teachers, self.config.temperature)
+        distillation = (targets.sum(1) * losses if self.weighs else losses).sum()
         return (1 - self.config.alpha) * labels + self.config.alpha * distillation
 
 
-def softened_divergence(
-    logits: Tensor, teachers: Tensor, temperature: float, reduction: str
-) -> Tensor:
-    """Return τ² · KL(teacher ‖ student), given both models' logits (B,K).
-
-    The result is the sum over a batch or, with reduction="none", one value per image (B,).
-    """
+def softened_divergence(logits: Tensor, teachers: Tensor, temperature: float) -> Tensor:
+    """Return τ² · KL(teacher ‖ student) of each image (B,), given both models' logits (B,K)."""
     student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, teachers))
-    parts = F.kl_div(student, teacher, reduction=reduction, log_target=True)
-    return temperature**2 * (parts.sum(1) if parts.ndim else parts)
+    return temperature**2 * F.kl_div(student, teacher, reduction="none", log_target=True).sum(1)
 
 
 class Tags(Classify):

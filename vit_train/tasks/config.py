@@ -63,7 +63,7 @@ class TagsConfig(ClassifyConfig):
     name: str = "tags"
     label_smoothing: float = setting(
         0.0,
-        "With value s, the targets 0 and 1 become s/2 and 1 − s/2.",
+        "Label smoothing: with value s, the targets 0 and 1 become s/2 and 1 − s/2.",
         at_least=0,
         below=1,
     )

@@ -53,7 +53,7 @@ def make_task(
 class Flops:
     """FLOPs for one image: of the forward pass, and of training (forward and backward pass).
 
-    `dropping` is that of training on an image some of whose patches are dropped, if any are.
+    `dropping` counts training with PatchDropout; without PatchDropout, it equals `training`.
     """
 
     forward: int

@@ -118,6 +118,7 @@ class CheckpointManager(Callback):
             self.unwritten_best = self.make(trainer).copied()
         if self.config.keep_every and log.epoch % self.config.keep_every == 0:
             with self.tolerant():
+                self._save_best()
                 self._write(
                     self.last_path.with_stem(f"epoch-{log.epoch}"), self.make(trainer), keep=0
                 )
@@ -159,7 +160,7 @@ class CheckpointManager(Callback):
     def _save_best(self) -> None:
         """Write the best checkpoint if it is still in memory.
 
-        The last checkpoint refers to the best epoch, so write the best checkpoint first.
+        Other checkpoints refer to the best epoch, so write the best checkpoint first.
         """
         if self.unwritten_best is not None:
             self._write(self.best_path, self.unwritten_best, keep=0)

@@ -21,10 +21,11 @@ from vit_train.data.decode import is_flat
 from vit_train.data.image_files import FORMATS, bulleted
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
+from vit_train.runs.paths import run_at
 from vit_train.runs.settings import DataReportConfig
 
-# Shapes are alike if their aspect ratios differ by less than this share; advice on a shape needs
-# this share of the images to have it.
+# Two shapes are alike if their aspect ratios differ by less than SAME_SHAPE; a shape is suggested
+# only if at least the share MOST of the images is alike.
 SAME_SHAPE, MOST = 0.1, 0.8
 COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
 
@@ -33,10 +34,11 @@ def report_data(config: DataReportConfig) -> None:
     """Print the numbers of images and the faults of a data set; write all faults to config.out."""
     data = config.data
     if isinstance(data, FolderConfig):
-        data = replace(data, on_error="skip")
+        split_as = data.split_as and str(run_at(Path(data.split_as)))
+        data = replace(data, on_error="skip", split_as=split_as)
     loaded = load_dataset(data)
     splits = make_splits(loaded, data)
-    if data.val != "split":  # these are the test images
+    if data.val != "split":  # with data.val=test, these are the test images
         splits = replace(splits, val=None)
     parts = splits.parts
     logger.info(class_counts(parts, loaded.classes))
@@ -44,7 +46,7 @@ def report_data(config: DataReportConfig) -> None:
         for split, part in parts.items():
             paths = [Path(data.root, name) for name in part.all_names]
             seen = sizes(paths)
-            advice = shape(seen) if split == "train" else ""
+            advice = shape_advice(seen) if split == "train" else ""
             logger.info(f"{split} files: {in_words(seen)}{advice}")
     found = faults(loaded, parts)
     for problem, rows in found.items():
@@ -90,7 +92,7 @@ def in_words(found: Sequence[Size]) -> str:
     return f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
 
 
-def shape(found: Sequence[Size]) -> str:
+def shape_advice(found: Sequence[Size]) -> str:
     """Return advice on data.image_size for heights and widths; "" for square or various images."""
     ratios = [height / width for height, width in found]
     usual = median(ratios)
@@ -136,9 +138,16 @@ def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]
     return found | copies
 
 
-def as_line(split: str, image: str, label: str, *more: str) -> str:
+def as_line(
+    split: str,
+    image: str,
+    label: str,
+    other_split: str,
+    other_image: str,
+    other_label: str,
+    detail: str,
+) -> str:
     """Return a line for the terminal about the image or the two images of a row."""
-    other_split, other_image, other_label, detail = more
     if not split:
         return f"{image}: {detail}"
     first = f"{image} ({split}, {label})"
@@ -179,9 +188,9 @@ def edges(parts: Sequence[Tensor]) -> Tensor:
     The dot product of two vectors is the correlation of the images' edges. As in the difference
     hash (dHash, Krawetz 2013), edges are the differences between neighboring pixels; unlike there,
     they are not reduced to their signs, because JPEG changes the signs of small differences. The
-    mean of all images is subtracted, because pictures with the same frame or layout are no copies.
-    (The mean counts one black image more, or else it would equal the images of a set that consists
-    of copies alone.) The vectors of flat thumbnails are 0.
+    mean of all images is subtracted, because pictures that share only a frame or layout are not
+    copies. (The mean includes one additional black image: otherwise, if all images were copies of
+    one picture, nothing would remain.) The vectors of flat thumbnails are 0.
     """
     gray = torch.cat([resize(part, SIDE).float().mean(1) for part in parts])  # (N,SIDE,SIDE)
     steps = torch.cat((gray.diff(dim=1).flatten(1), gray.diff(dim=2).flatten(1)), dim=1)

@@ -40,17 +40,22 @@ class Earlier:
         optim, epochs = config.optim, counted(config.train.epochs, "epoch")
         return (
             f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
-            f"{optim.lr:g} over {optim.warmup_epochs:g} of {epochs}, then falls to {optim.min_lr:g}"
+            f"{optim.lr:g} over {min(optim.warmup_epochs, config.train.epochs / 2):g} of {epochs}, "
+            f"then follows optim.schedule={optim.schedule}"
         )
 
     def require_same(self, setup: Setup) -> None:
         """Raise ValueError if the checkpoint was trained with other images or another teacher."""
         now, then = setup.teacher, self.state.teacher
         if self.state.fingerprint != setup.data.fingerprint:
-            raise self.refusal("the images on disk have changed since the checkpoint was saved")
+            raise self.refusal(
+                "the images on disk have changed since the checkpoint was saved: restore them, or "
+                "start a new run"
+            )
         if then.get("fingerprint") != now.get("fingerprint"):
             raise self.refusal(
-                f"the checkpoint was trained with another teacher than {now.get('checkpoint')}"
+                f"the checkpoint was trained with another teacher than {now.get('checkpoint')}: "
+                "restore that teacher, or start a new run"
             )
 
     def restore(self, trainer: Trainer) -> None:
@@ -64,7 +69,7 @@ class Earlier:
             load(trainer, self.state)
             if self.verb == "fork" and trainer.finished:
                 raise ValueError("it leaves nothing to train: set train.epochs= or train.patience=")
-        except (ValueError, RuntimeError) as error:
+        except (KeyError, ValueError, RuntimeError) as error:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
@@ -97,20 +102,23 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         images_seen=state.images_seen,
         seconds=state.seconds,
         fingerprint=state.checksum,
-        recipe=recipe(state.config, state.extends),
+        recipe=recipe(state.config, state.extends, state.fingerprint),
     )
     return Earlier(state, [*state.extends, own], verb, folder)
 
 
-def recipe(config: dict[str, Any], chain: list[Extended]) -> str:
+def recipe(config: dict[str, Any], chain: list[Extended], images: str = "") -> str:
     """Return a hash of a run's settings, without the seed and the fold of cross-validation.
+
+    `images` is the fingerprint of the run's images, which counts instead of their folder.
 
     Settings at their defaults are left out, so that the hash stays the same when a later version
     adds settings.
     """
     from vit_train.results.summaries import REPEATED, settings_of  # rarely needed
 
-    settings = settings_of({"config": config, "extends": list(map(asdict, chain))})
+    extends = list(map(asdict, chain))
+    settings = settings_of({"config": config, "extends": extends, "fingerprint": images})
     defaults = dict(flatten(default_settings(config)))
     shared = sorted(
         (key, str(value))

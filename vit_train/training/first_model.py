@@ -115,12 +115,13 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
 def fine_tuned(
     config: TrainConfig, found: "Pretrained | None", chosen: Collection[str]
 ) -> TrainConfig:
-    """Fit the settings to the pretrained model, unless they are `chosen`.
+    """Adapt the settings to the pretrained model, except those in `chosen`.
 
-    `chosen` are the settings and groups on the command line. The encoder's shape and the size of
-    images in a folder come from the pretrained model; FINE_TUNING has the other settings. Nothing
-    is taken if init_from= is not among `chosen`, because then a recipe or a program sets the rest,
-    too. Replace model.norm_eps=null by the pretrained model's value or, without one, the default.
+    `chosen` are the settings and groups on the command line. The encoder's shape and, for a folder,
+    the image size come from the pretrained model; FINE_TUNING has the other settings. If init_from=
+    is not in `chosen`, take none of these: a recipe or program that sets init_from= sets the rest,
+    too. In any case, replace model.norm_eps=null by the pretrained model's value or, without one,
+    the default.
     """
     if not isinstance(config.model, ViTConfig):
         return config
@@ -135,16 +136,19 @@ def fine_tuned(
     usual = {} if {"experiment", "config"} & given else usual_settings(config, found)
     taken = {key: value for key, value in (shape | usual).items() if key not in given}
     if taken:
-        logger.info(f"for init_from={config.init_from}, unless you set them: {as_arguments(taken)}")
+        logger.info(
+            f"settings for init_from={config.init_from} (yours take precedence): "
+            f"{as_arguments(taken)}"
+        )
     return with_settings(config, taken)
 
 
 def usual_settings(config: TrainConfig, found: "Pretrained") -> dict[str, Any]:
-    """Return the usual settings for a pretrained model, if `config` has the defaults instead.
+    """Return the usual settings for fine-tuning `found` that `config` leaves at their defaults.
 
     They are the pretrained model's image size, for a folder, and FINE_TUNING, for a classifier all
-    of whose weights are trained. The encoders of this program's autoencoders need as much training
-    as random weights.
+    of whose weights are trained. FINE_TUNING does not apply to the encoders of this program's
+    autoencoders, which need as much training as random weights.
     """
     usual: dict[str, Any] = {}
     if isinstance(config.data, FolderConfig) and found.image_size:

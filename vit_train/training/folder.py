@@ -182,7 +182,6 @@ class RunFolder:
         self.board.close(self.settings, final, chosen_settings())
         if final:
             self.trackers.log(final, trainer.step)
-        self.trackers.close()
         self.flush()
         if results and trainer.stopped_early:
             logger.info(

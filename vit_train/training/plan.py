@@ -71,7 +71,7 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
 
 
 def seconds_per_step(trainer: Trainer, budget: float) -> float:
-    """Return the mean time of a step, after some first steps, for about `budget` seconds."""
+    """Take steps for about `budget` seconds; return the mean time of a step after the first few."""
     trainer.model.train()
     began = math.inf
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):

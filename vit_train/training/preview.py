@@ -19,8 +19,8 @@ from vit_train.figures.charts import save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.model.build import (
+    attention_gradient_bytes,
     bytes_of,
-    counting_bytes,
     on_meta,
     parameter_breakdown,
 )
@@ -53,7 +53,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     )
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
     variants = [
-        batches.batch(*batches.draw(chosen, batches.generator(variant)))
+        batches.batch(*batches.draw(chosen, batches.generator(variant), variant))
         for variant in range(config.variants)
     ]
     columns = [
@@ -85,7 +85,7 @@ def inspect_model(config: InspectConfig) -> None:
         "choose a smaller model",
     )
     size = image_shape[1:]
-    require_attention_fits(counting_bytes(config.model, size), size)
+    require_attention_fits(attention_gradient_bytes(config.model, size), size)
     torch.manual_seed(config.seed)
     model = task.build_model()
     logger.info(parameter_breakdown(model))
@@ -112,7 +112,7 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     """
     data = config.data
     size = data.image_size or data.own_size
-    classes = config.classes or data.class_count
+    classes = config.classes or getattr(data, "num_classes", data.own_classes)
     if size is None or classes is None:
         raise ValueError(
             f"vit-inspect does not load the images of data={data.name}: set classes=N and "

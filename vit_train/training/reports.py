@@ -23,7 +23,7 @@ from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_text
 from vit_train.base.text import csv_text, printable, shortened
 from vit_train.base.writing import replacing, write_from, write_text
-from vit_train.data.batches import Batch, to_device
+from vit_train.data.batches import Batch
 from vit_train.data.dataset import ImageSet
 from vit_train.data.splits import sample
 from vit_train.engine.metrics import Classification, Evaluation
@@ -247,7 +247,8 @@ class Pictures(Callback):
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
         if setup.task.columns and gallery_size(setup.task, setup.model):
-            self.batch = next(iter(setup.val_loader or setup.unaugmented(setup.splits.train)))
+            shown = setup.val_loader or setup.unaugmented(sample(setup.splits.train, FIRST))
+            self.batch = next(iter(shown))
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.time.is_due or trainer.finished:
@@ -284,10 +285,7 @@ class Pictures(Callback):
 
 def draw_first_images(setup: Setup) -> Figure:
     """Draw the first images of the first epoch as augmented for training, with their labels."""
-    batches = setup.image_loader
-    index = batches.order(batches.generator(0))[:FIRST]
-    draws = batches.draw(index, batches.generator(0, 0))
-    pixels, targets = batches.batch(*(to_device(each, batches.device) for each in draws))
+    pixels, targets = (each[:FIRST] for each in next(setup.image_loader.epoch(0)))
     return image_grid(
         setup.normalize.undo(pixels),
         [label_lines(target, setup.data.classes) for target in targets],

@@ -20,7 +20,6 @@ from vit_train.base.text import counted, printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
-    Dataset,
     ImageSet,
     Source,
     Statistics,
@@ -37,8 +36,8 @@ from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.schedule import SCHEDULES
 from vit_train.model.build import (
     attention_bytes,
+    attention_gradient_bytes,
     bytes_of,
-    counting_bytes,
     on_meta,
     require_few_patches,
 )
@@ -119,8 +118,8 @@ class Setup:
         The count does not depend on the machine. Return None if there is a teacher, or if counting
         would need too much memory.
         """
-        fits = counting_bytes(self.config.model, self.data.image_shape[1:]) <= memory_bytes() / 4
-        if self.teacher or not fits:
+        needed = attention_gradient_bytes(self.config.model, self.data.image_shape[1:])
+        if self.teacher or needed > memory_bytes() / 4:
             return None
         return count_flops(
             self.config.task, self.config.model, self.data.image_shape, len(self.data.classes)
@@ -173,7 +172,9 @@ def set_up(
     config = fine_tuned(config, found, set_here)
 
     torch.manual_seed(config.seed)
-    data = load_images(config)
+    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
+        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
+    data = load_dataset(config.data)
     config = replace(config, data=replace(config.data, **data.settings))
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_labels(task, data.train)
@@ -201,7 +202,9 @@ def set_up(
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
     image_loader = augmented(config, train_set, source, normalize, processes)
     task.prepare(train_set.labels.to(device), train_set.weights is not None)
-    precision = agreed_precision(config.precision, device, model, processes)
+    # With precision=auto, the processes may measure different speeds.
+    name = processes.broadcast(pick_precision(config.precision, device, model).name)
+    precision = pick_precision(name, device, model)
     return Setup(
         config=replace(config, precision=precision.name),
         precision=precision,
@@ -223,13 +226,6 @@ def set_up(
         if teacher
         else {},
     )
-
-
-def load_images(config: TrainConfig) -> Dataset:
-    """Load the data; before loading, raise ValueError if the patches do not fit the image size."""
-    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
-        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
-    return load_dataset(config.data)
 
 
 def with_weights(train_set: ImageSet) -> ImageSet:
@@ -284,15 +280,6 @@ def augmented(
             f"({processes.count})"
         )
     return batches
-
-
-def agreed_precision(
-    name: str, device: torch.device, model: nn.Module, processes: Processes
-) -> Precision:
-    """Return the named precision; for "auto", the main process chooses it for all processes."""
-    if processes.is_main:
-        name = pick_precision(name, device, model).name
-    return pick_precision(processes.broadcast(name), device, model)
 
 
 def balances(config: TrainConfig) -> bool:

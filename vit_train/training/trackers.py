@@ -15,17 +15,14 @@ class Wandb:
 
     def __init__(self, module: Any, folder: Path, settings: dict[str, Any]) -> None:
         known = {"id": folder.name} if module.__name__ == "wandb" else {}
-        self.run = module.init(
+        run = module.init(
             project=folder.absolute().parent.name,
             name=folder.name,
             config=settings,
             resume="allow",
             **known,
         )
-        self.close = self.run.finish
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.run.log(values, step=step)
+        self.log, self.close = run.log, run.finish
 
 
 class Mlflow:
@@ -42,7 +39,7 @@ class Mlflow:
 
 
 def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Wandb | Mlflow:
-    """Open one of TRACKERS; raise ValueError if its package is not installed, or refuses."""
+    """Open one of TRACKERS; raise ValueError if its package is missing or cannot start."""
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:

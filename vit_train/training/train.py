@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -149,10 +149,11 @@ def train_in_held_folder(
 
 
 def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig:
-    """Replace a folder of runs in a setting that names a run by its newest finished run.
+    """In settings that name a run, replace a folder of runs by its newest finished run.
 
-    If the folder stayed in the config, a resumed run could load another model, from a newer run.
-    If the run of data.split_as is gone, name the run in the folder `own`, with the same splits.
+    If the folder stayed in the config, a resumed run could load a different model, because a newer
+    run may have been added to the folder. If the run that data.split_as names no longer exists,
+    name the run in the folder `own` instead, which has the same splits.
     """
     named = {
         "task.teacher": getattr(config.task, "teacher", None),
@@ -192,7 +193,7 @@ def run(
     )
     with with_advice(trainer, setup, folder):
         if compiles(setup.config.compile, setup.precision.device):
-            # The next epoch's form of the model, which may drop no patches any more.
+            # Compile the model as the next epoch needs it: it may no longer drop patches.
             trainer.set_epoch(earlier.state.epoch if earlier else 0)
             trainer.compile()
         if earlier:
@@ -200,12 +201,13 @@ def run(
         if folder:
             folder.open()
         shown = folder.terminal.shown(trainer) if folder else nullcontext()
-        with shown, stop_on_signals(trainer) as received:
-            trainer.fit()
-            stopped = setup.processes.any(trainer.stop_requested)
-            results = {} if stopped else test_results(trainer, setup, folder)
-        if folder:
-            folder.close(trainer, results, why_stopped(trainer, received))
+        with closing(folder.trackers) if folder else nullcontext():
+            with shown, stop_on_signals(trainer) as received:
+                trainer.fit()
+                stopped = setup.processes.any(trainer.stop_requested)
+                results = {} if stopped else test_results(trainer, setup, folder)
+            if folder:
+                folder.close(trainer, results, why_stopped(trainer, received))
     exit_status = 128 + received[0] if received else 0  # as in shells
     return Outcome(path, trainer.best.score if trainer.best else None, not stopped, exit_status)
 
@@ -246,7 +248,7 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        tried = trainer.workers.micro_batch or trainer.loop.batch_size
+        tried = trainer.workers.micro_batch or -(-trainer.loop.batch_size // setup.processes.count)
         key = "train.batch_size" if batch_norms(setup.model) else "train.micro_batch"
         if trainer.evaluating:
             tried, key = trainer.loop.eval_batch_size, "train.eval_batch_size"

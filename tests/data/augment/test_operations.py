@@ -12,10 +12,8 @@ from vit_train.base.setting import Size
 from vit_train.data.augment import operations
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import (
-    GEOMETRIC_OPERATIONS,
     OPERATIONS,
     PIXEL_OPERATIONS,
-    Round,
     apply_round,
     make_round,
 )
@@ -68,17 +66,6 @@ def test_an_operation_is_torchvisions(name: str, size: Size) -> None:
         assert (ours != theirs).any(1).float().mean() < 0.005
 
 
-def test_every_image_of_a_batch_gets_its_own_operation() -> None:
-    images = pictures(60, 16, 12)
-    number = torch.arange(60) % len(OPERATIONS)
-    magnitude = torch.tensor([MAGNITUDES.get(OPERATIONS[n], [0.0])[-1] for n in number]).double()
-    drawn = make_round(number, magnitude, (16, 12))
-    together = apply_round(images, drawn)
-    for i in range(60):
-        alone = apply_round(images[i : i + 1], Round(*(field[i : i + 1] for field in drawn)))
-        assert torch.equal(together[i : i + 1], alone)
-
-
 def test_the_whole_batch_at_once_gives_the_same_as_only_the_images_concerned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,12 +77,6 @@ def test_the_whole_batch_at_once_gives_the_same_as_only_the_images_concerned(
             with monkeypatch.context() as patch:
                 patch.setattr(operations, "apply_to_rows", operations.apply_to_all)
                 assert torch.equal(apply_round(images, drawn), by_rows)
-
-
-def test_the_operations_are_those_of_torchvision() -> None:
-    theirs = autoaugment.TrivialAugmentWide()._augmentation_space(31).keys() | {"Invert"}
-    assert set(OPERATIONS) == theirs
-    assert not PIXEL_OPERATIONS.keys() & set(GEOMETRIC_OPERATIONS)
 
 
 def drawn(policy: str, count: int, size: int = 32) -> list[Counter[tuple[str, float]]]:
@@ -130,7 +111,7 @@ def torchvisions_draws(
 
 
 def compare(ours: Counter[tuple[str, float]], theirs: Counter[tuple[str, float]], n: int) -> None:
-    """Same support and, within five standard errors, the same frequencies."""
+    """Within five standard errors, the same frequencies."""
 
     def normal(counts: Counter[tuple[str, float]]) -> dict[tuple[str, float], float]:
         merged: Counter[tuple[str, float]] = Counter()
@@ -145,19 +126,10 @@ def compare(ours: Counter[tuple[str, float]], theirs: Counter[tuple[str, float]]
         assert abs(p - q) < 5 * (max(p, q) / n * 2) ** 0.5, (key, p, q)
 
 
-@pytest.mark.parametrize(
-    "policy, transform",
-    [
-        ("randaugment", autoaugment.RandAugment(2, 9)),
-        ("trivialaugment", autoaugment.TrivialAugmentWide()),
-    ],
-)
-def test_uniform_policies_draw_as_torchvision_does(
-    policy: str, transform: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_randaugment_draws_as_torchvision_does(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 2000
-    theirs = torchvisions_draws(transform, count, monkeypatch)
-    for place, ours in enumerate(drawn(policy, 20 * count)):
+    theirs = torchvisions_draws(autoaugment.RandAugment(2, 9), count, monkeypatch)
+    for place, ours in enumerate(drawn("randaugment", 20 * count)):
         compare(ours, Counter(each[place] for each in theirs), count)
 
 
@@ -209,6 +181,7 @@ def test_trivialaugment_draws_every_strength() -> None:
     space = autoaugment.TrivialAugmentWide()._augmentation_space(31)
     for name, (table, has_sign) in space.items():
         drawn = each.magnitude[each.operation == OPERATIONS.index(name)]
+        assert 0.9 < len(space) * len(drawn) / 20_000 < 1.1, name
         drawn = drawn.round() if name == "Posterize" else drawn  # as it is applied
         expected = table.double().flatten().unique()
         torch.testing.assert_close(drawn.abs().unique(), expected, rtol=1e-5, atol=1e-5)

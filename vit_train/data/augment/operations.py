@@ -27,19 +27,10 @@ def blend(other: Callable[[Tensor], Tensor], images: Tensor, magnitude: Tensor) 
     return mixed.add_(other(images) * per_image(1 - factor)).clamp_(0, BOUND).to(torch.uint8)
 
 
-def black(images: Tensor) -> Tensor:
-    return images.new_zeros(())
-
-
 def gray(images: Tensor) -> Tensor:
     """Compute the luma of ITU-R 601: (N,3,H,W) → uint8 (N,1,H,W)."""
     red, green, blue = images.unbind(1)
     return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue).to(torch.uint8).unsqueeze(1)
-
-
-def mean_gray(images: Tensor) -> Tensor:
-    """Compute the mean luma of each image: (N,1,1,1)."""
-    return gray(images).float().mean(dim=(1, 2, 3), keepdim=True)
 
 
 def blurred(images: Tensor) -> Tensor:
@@ -96,9 +87,11 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 PIXEL_OPERATIONS: dict[str, Operation] = {
-    "Brightness": partial(blend, black),
+    "Brightness": partial(blend, lambda images: images.new_zeros(())),
     "Color": partial(blend, gray),
-    "Contrast": partial(blend, mean_gray),
+    "Contrast": partial(
+        blend, lambda images: gray(images).float().mean(dim=(1, 2, 3), keepdim=True)
+    ),
     "Sharpness": partial(blend, blurred),
     "Posterize": posterize,
     "Solarize": solarize,

@@ -110,8 +110,8 @@ class Cropper:
         self.size, self.padding = sides(images.shape[2:]), config.crop_padding
         if self.padding > min(self.size):
             raise ValueError(
-                f"augment.crop_padding={self.padding} must be at most {min(self.size)}, the image "
-                "size"
+                f"augment.crop_padding={self.padding} must be at most {min(self.size)}, the "
+                "shorter side of the images"
             )
         self.flip = config.flip
         self.is_first = np.random.default_rng(seed).random(len(images)) < 0.5
@@ -232,12 +232,12 @@ class Mixer:
         weight = torch.where(  # (B,1,H,W)
             box.contain(self.size), per_image(drawn.inside), per_image(drawn.outside)
         )
-        own, other = (certain(each, self.num_classes) for each in (labels, other_labels))
+        own, other = (one_hot_targets(each, self.num_classes) for each in (labels, other_labels))
         targets = torch.lerp(other, own, share)
         return torch.lerp(others, images, weight), targets
 
 
-def certain(labels: Tensor, num_classes: int) -> Tensor:
+def one_hot_targets(labels: Tensor, num_classes: int) -> Tensor:
     """Return labels (B,) as one-hot targets (B,K); −1 (no label) becomes a row of zeros.
 
     Tags (B,K) are targets already.

@@ -263,7 +263,7 @@ function step([down, right], n) {
   keep(next, true);
 }
 
-// Pointing asks a patch, a click or a tap keeps it, and another one hides it, as Enter does.
+// Pointing at a patch selects it, a click or tap keeps it selected, a second one hides it, as Enter does.
 function listenToPatches() {
   $("patches").onpointerleave = () => choose(kept);
   for (const [n, cell] of cells.entries()) {
@@ -335,7 +335,7 @@ async function main() {
   if (questions) await check(images, JSON.parse(questions));
 }
 
-// Headless browsers write a page down when it has loaded, which an open frame delays.
+// Headless browsers dump a page once it has loaded; the open frame delays that until main() is done.
 $("frame").contentDocument?.open();
 main().catch(({ message }) => {
   $("alert").textContent = `This browser cannot run the model (${message}): use a newer one.`;

@@ -9,7 +9,7 @@ let model, tokens, width, heads, headWidth; // its sizes and names; T, D, H, D/H
 
 const POWERS = Array.from({ length: 32 }, (_, exponent) => 2 ** (Math.max(exponent, 1) - 25));
 
-// Numbers in half precision come as all their low bytes, then all high ones: it compresses better.
+// Half-precision numbers are stored as all low bytes, then all high bytes, which compresses better.
 function fromHalf(bytes, count) {
   return Float32Array.from({ length: count }, (_, i) => {
     const high = bytes[count + i], exponent = (high >> 2) & 31;
@@ -19,7 +19,7 @@ function fromHalf(bytes, count) {
   });
 }
 
-// Read the weights and return what follows them, the images.
+// Read the weights; return the bytes after them, which are the images.
 async function setUp(data) {
   const packed = Uint8Array.from(atob(data.weights), (sign) => sign.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -33,8 +33,8 @@ async function setUp(data) {
   return bytes.subarray(2 * start);
 }
 
-// Places in arrays are made integers by `| 0`, where a power or a division has made others: with
-// these, the loops take three times as long.
+// `| 0` converts array indices to integers: powers and divisions give floating-point numbers, with
+// which the loops take three times as long.
 function dot(a, i, b, j, count) {
   let sum = 0;
   [i, j, count] = [i | 0, j | 0, count | 0];
@@ -275,7 +275,7 @@ function similarity() {
   }) : null;
 }
 
-// So that the page is told: an error in an async function is not an error of the worker.
+// Rethrow errors of async functions, which otherwise would not reach the page's onerror.
 self.onunhandledrejection = ({ reason }) => setTimeout(() => { throw reason; });
 self.onmessage = async ({ data }) => {
   if (data.pixels) return self.postMessage(explain(data));
