@@ -65,8 +65,11 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
     calibration, classes = found["calibration"], found["classes"]
     shape, start = config["model"], "random weights"
     if config["init_from"]:
-        first = read_json(Path(config["init_from"]) / SUMMARY)["command"]
-        start = f"the encoder that `{first}` trained without labels"
+        first = read_json(Path(config["init_from"]) / SUMMARY)
+        start = (
+            f"the encoder that `{first['command']}` trained on {first['images']['train']:,} images "
+            "without labels"
+        )
     about = (
         f"A Vision Transformer that classifies images into {len(classes)} classes: "
         f"{', '.join(classes)}. It has {summary['parameters']:,} parameters, patches of "
@@ -74,10 +77,10 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
         f"{shape['num_heads']} heads."
     )
     points = [
-        f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, from "
-        f"{start}, on {summary['images']['train']:,} images of {config['data']['name']}: "
+        f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, with the labels "
+        f"of {summary['images']['train']:,} images of {config['data']['name']}: "
         f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
-        f"{machine['threads']} cores of an {machine['cpu']}.",
+        f"{machine['threads']} cores of an {machine['cpu']}. It starts from {start}.",
         f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
         f"{low} to {high}), computed in {summary['precision']}. These weights, "
         f"stored in half precision: {accuracies(evaluated)}.",
