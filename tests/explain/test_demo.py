@@ -18,6 +18,7 @@ from conftest import SMALL, Run, SmallRun
 from PIL import Image
 from torch import Tensor
 
+from vit_train.data.splits import sample
 from vit_train.explain import demo
 from vit_train.explain.attribution import patch_maps, relevance, rollout, without_patches
 from vit_train.explain.demo import require_supported, write_demo
@@ -55,7 +56,7 @@ def test_the_page_needs_no_network_and_no_name_is_markup(
     (content,) = re.findall(r'id="model">(.*?)</script>', page)
     assert json.loads(content)["classes"][0] == HOSTILE[0]
     assert json.loads(content)["classes"][2] == "\"'&\\u2028\\x1b[1m{{ 7*7 }}"
-    assert json.loads(content)["labels"] == found[0].images.labels[:12].tolist()
+    assert json.loads(content)["labels"] == sample(found[0].images, 12).labels.tolist()
 
 
 @pytest.mark.parametrize(

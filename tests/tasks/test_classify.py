@@ -46,7 +46,7 @@ def test_pictures_are_maps_of_where_the_class_token_looks() -> None:
 
     images = torch.ones(2, 3, 16, 16)
     pictures = task.pictures(Model(), images, torch.zeros(2))
-    assert task.columns == ("image", "mean of the heads", "head 1", "head 2")
+    assert task.columns == ("image", "mean of the heads", "head 1", "2")
     original, together, first, second = pictures
     assert torch.equal(original, images)
     assert first[1].max() == 0 and second[1].flatten().nonzero().tolist() == [[15]]

@@ -47,7 +47,7 @@ class Sweep:
     """Run one job, or the jobs of a sweep in turn; record which jobs stopped early or failed."""
 
     def __init__(self) -> None:
-        self.jobs, self.folder = 0, ""
+        self.jobs, self.folder, self.argv = 0, "", sys.argv
         self.stopped: list[Path] = []
         self.failures: list[str] = []
 
@@ -60,6 +60,8 @@ class Sweep:
         settings = HydraConfig.get()
         in_sweep = settings.mode == RunMode.MULTIRUN
         with self.errors(settings) if in_sweep else short_errors("vit-train"):
+            sys.argv = self.argv  # for a job in another process, such as Slurm's
+            import_own_parts()
             if OmegaConf.get_type(composed) is not TrainConfig:
                 raise ValueError(
                     f"the config file of --config-name={settings.job.config_name} must begin with "

@@ -45,7 +45,8 @@ def compile_model(
         with torch.random.fork_rng(devices):
             with precision.autocast():
                 loss = objective.step_sums(model, *piece)[0]
-            torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+            trained = [p for p in model.parameters() if p.requires_grad]
+            torch.autograd.grad(loss, trained, materialize_grads=True)
 
     compiled = works(forward_backward)
     if not compiled:

@@ -310,7 +310,7 @@ class Trainer:
         with generators, self.precision.autocast():
             sums = self.objective.step_sums(self.model, images, targets)
         loss = self.scaler.scale(sums[0] / self.train_loader.batch_size)
-        return sums.detach(), torch.autograd.grad(loss, self.parameters)
+        return sums.detach(), torch.autograd.grad(loss, self.parameters, materialize_grads=True)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on a split; every process gets the result for the whole split."""

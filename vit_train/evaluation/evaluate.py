@@ -121,7 +121,8 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    fits = config.split != "val" and meta.config.data.val == "split" and meta.task.needs_labels
+    has_own = config.split != "val" and meta.config.data.val == "split"
+    fits = has_own and isinstance(result, Classification | Tagging)
     validation: Any = measured(val).predictions if fits and val is not None else None
     fitted, thresholds = None, {}
     if validation is not None and isinstance(result, Classification):
@@ -267,7 +268,8 @@ def pictures(
         yield "robustness", draw_robustness(by_severity, clean)
     if meta.task.columns and (count := gallery_size(meta.task, model)):
         count = min(count, trained.at_once)
-        batches = EvalBatches(images, trained.normalize, count, trained.device)
+        shown = sample(images, count)
+        batches = EvalBatches(shown, trained.normalize, count, trained.device)
         batch = next(iter(meta.task.eval_loader(batches)))
         yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
     if explainer is not None:

@@ -8,6 +8,7 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import printable, render
 from vit_train.base.writing import write_text
+from vit_train.data.splits import sample
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import is_builtin
@@ -33,13 +34,12 @@ MOST_PATCHES = 400
 
 
 def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
-    """Write a web page that runs the model on the first test images and on the reader's photos.
+    """Write a web page that runs the model on some test images and on the reader's photos.
 
     Raise ValueError if the page's JavaScript does not support the model.
     """
     model, meta = require_supported(trained), trained.meta
-    images = evaluated_images(config.data, "test", meta)[0].images
-    images = images.subset(torch.arange(min(config.count, len(images))))
+    images = sample(evaluated_images(config.data, "test", meta)[0].images, config.count)
     tensors = {key: value for key, value in model.state_dict().items() if "pos_embed" not in key}
     tensors |= zip(["positions"], (table() for table in model.pos_embed), strict=False)
     halves = torch.cat([value.detach().cpu().flatten() for value in tensors.values()]).half()
@@ -48,7 +48,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     planes = halves.view(torch.uint8).view(-1, 2).t().contiguous()
     pixels = images.images.permute(0, 2, 3, 1).contiguous()
     content = {
-        "title": printable(config.ckpt if is_builtin(meta.path) else meta.config.data.name),
+        "title": printable(config.ckpt if is_builtin(meta.path) else meta.config.data.title),
         "classes": [printable(name) for name in meta.classes],
         "labels": images.labels.tolist(),
         "tensors": [(name, value.numel()) for name, value in tensors.items()],

@@ -218,7 +218,7 @@ class ExplainConfig(TrainedConfig):
     html: str | None = setting(
         None,
         "Instead of pictures, write a web page to this .html file. The page runs the model in the "
-        "browser, on the first `count` test images and on any photo.",
+        "browser, on `count` test images and on any photo.",
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     data: EvalDataConfig = field(default_factory=EvalDataConfig)

@@ -55,8 +55,8 @@ class Classify(Task):
         self.images_weigh = False
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
-            heads = (f"head {number}" for number in range(1, model.num_heads + 1))
-            self.columns = ("image", "mean of the heads", *heads)
+            others = map(str, range(2, model.num_heads + 1))
+            self.columns = ("image", "mean of the heads", "head 1", *others)
             self.legend = "attention of the class token in the last layer"
 
     def build_model(self) -> nn.Module:

@@ -246,9 +246,9 @@ class Pictures(Callback):
         self.time = TimeShare(SHARE)
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
-        if setup.task.columns and gallery_size(setup.task, setup.model):
-            shown = setup.val_loader or setup.unaugmented(sample(setup.splits.train, FIRST))
-            self.batch = next(iter(shown))
+        if setup.task.columns and (count := gallery_size(setup.task, setup.model)):
+            shown = sample(setup.splits.val or setup.splits.train, count)
+            self.batch = next(iter(setup.unaugmented(shown)))
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.time.is_due or trainer.finished:

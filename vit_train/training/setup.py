@@ -302,7 +302,7 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
         )
     if metric != "auto":
         return metric
-    if not task.one_class:
+    if task.best_by != "acc":
         return task.best_by
     uneven = balances(config) or is_uneven(images.class_counts(len(data.classes)))
     return "balanced_acc" if uneven else "acc"

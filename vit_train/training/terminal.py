@@ -77,9 +77,9 @@ class Terminal(Callback):
             "left": tqdm.format_interval(left),
         }
         if not self.has_header:
-            logger.info("".join(f"{name:>11}" for name in columns))
+            logger.info("".join(f" {name:>10}" for name in columns))
         self.has_header = True
-        logger.info("".join(f"{text:>11}" for text in columns.values()))
+        logger.info("".join(f" {text:>{max(10, len(name))}}" for name, text in columns.items()))
         self.bar.reset()
         self.name_epoch(trainer)
 

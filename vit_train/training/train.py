@@ -91,6 +91,8 @@ def why_stopped(trainer: Trainer, received: list[int]) -> str:
         return f"on {signal.Signals(received[0]).name}"
     if not trainer.stop_requested:
         return "because another process was stopped"
+    if trainer.loop.max_minutes is None:
+        return "by a callback"
     return "because train.max_minutes has passed (counted from each start; null: no limit)"
 
 

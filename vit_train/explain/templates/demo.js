@@ -258,7 +258,7 @@ const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowD
 function step([down, right], n) {
   const row = Math.floor(n / grid) + down, column = (n % grid) + right, next = row * grid + column;
   if (Math.min(row, column) < 0 || Math.max(row, column) >= grid) return;
-  [cells[n].tabIndex, cells[next].tabIndex] = [-1, 0];
+  cells.forEach((cell, each) => (cell.tabIndex = each === next ? 0 : -1));
   cells[next].focus();
   keep(next, true);
 }
