@@ -19,12 +19,12 @@ from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
     patches_of_half,
     pointing_hits,
-    without_patches,
 )
 from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
 from vit_train.model import build as building
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
+from vit_train.model.patches import show_only
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Trained
 
@@ -199,8 +199,8 @@ def test_answers_with_and_without_patches_are_computed_alike(
     monkeypatch.setattr(trained.model, "forward", noted)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     _, probabilities = explainer.explained(images)
-    nothing = torch.zeros(4, 0, dtype=torch.long)
-    assert explainer.kept(images, probabilities.argmax(1), nothing).all()
+    everything = torch.arange(explainer.patch_count(1)).expand(4, -1)
+    assert explainer.kept(images, probabilities.argmax(1), everything).all()
     assert set(in_bf16) == {precision is not None}
 
 
@@ -214,10 +214,10 @@ def test_a_hit_is_on_the_object() -> None:
     assert hits.tolist() == [False, True] and chance.tolist() == [0.25, 0.5]
 
 
-def test_deleted_patches_are_the_first_of_the_order() -> None:
+def test_all_patches_but_some_are_set_to_the_mean() -> None:
     images = torch.ones(2, 3, 8, 8)
     order = torch.tensor([[3, 0, 1, 2], [1, 2, 3, 0]])
-    less = without_patches(images, order[:, :2], grid=(2, 2))
+    less = show_only(images, order[:, 2:], patch_size=4)
     assert less[0, :, :4, :4].sum() == less[0, :, 4:, 4:].sum() == 0
     assert less[1, :, :4, 4:].sum() == less[1, :, 4:, :4].sum() == 0
     assert less.sum() == images.sum() / 2

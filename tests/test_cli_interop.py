@@ -337,7 +337,7 @@ def test_a_calibrated_export_has_the_probabilities_of_a_prediction(
 ) -> None:
     small_run("finished")
     export = ["vit-export", "ckpt=run", "format=torch", "calibrated=true"]
-    run.fails("calibrated=true needs a temperature, which vit-eval finds on", *export)
+    run.fails("calibrated=true needs a temperature: to calibrate the model", *export)
     run.succeeds("vit-eval", "ckpt=run", "data.val_subset=null")
     trained = vit_train.load("run")
     temperature = trained.meta.temperature

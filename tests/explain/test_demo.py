@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from vit_train.data.splits import sample
 from vit_train.explain import demo
-from vit_train.explain.attribution import patch_maps, relevance, rollout, without_patches
+from vit_train.explain.attribution import patch_maps, relevance, rollout
 from vit_train.explain.demo import require_supported, write_demo
+from vit_train.model.patches import show_only
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.load import load
 from vit_train.runs.settings import ExplainConfig
@@ -96,8 +98,9 @@ def computed(trained: Trained, pixels: list[int], changes: dict[str, Any]) -> li
     model, size = trained.model, trained.meta.image_shape[1]
     assert isinstance(model, VisionTransformer)
     images = torch.tensor(pixels, dtype=torch.uint8).view(1, size, size, 3).permute(0, 3, 1, 2)
-    hidden = torch.tensor([changes.get("hidden", [])], dtype=torch.long)
-    batch = without_patches(trained.normalize(images), hidden, model.grid)
+    shown = {*range(math.prod(model.grid))}.difference(changes.get("hidden", []))
+    visible = torch.tensor([sorted(shown)], dtype=torch.long)
+    batch = show_only(trained.normalize(images), visible, model.config.patch_size)
     with torch.no_grad():
         for layer, head in changes.get("off", []):
             model.blocks[layer].attn.proj.weight.unflatten(1, (4, 4))[:, head] = 0

@@ -54,7 +54,7 @@ def test_intervals_are_those_of_resampled_images() -> None:
     assert found.f1_intervals(thresholds)[1] == pytest.approx(expected, abs=0.03)
     chosen = [TagPredictions(found.truth[each], found.logits[each]) for each in samples]
     expected = np.quantile([each.mean_average_precision for each in chosen], (0.025, 0.975))
-    assert found.map_interval == pytest.approx(expected, abs=0.03)
+    assert Tagging.of(found).interval == pytest.approx(expected, abs=0.03)
 
 
 def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from vit_train.base.reading import Refused
 
@@ -92,7 +92,7 @@ def open_to_append(path: Path) -> IO[str]:
 
     Raise Refused if the path is a symbolic link, or exists but is not a regular file.
     """
-    require_own_file(path)
+    require_own(path, "regular file")
     return path.open("a", encoding="utf-8")
 
 
@@ -102,7 +102,7 @@ def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     A missing file is created if `start` is 0; otherwise, raise FileNotFoundError. Raise Refused for
     a symbolic link, and for a path that is not a regular file.
     """
-    require_own_file(path)
+    require_own(path, "regular file")
     with path.open("r+b" if start else "wb") as file:
         file.truncate(start)
         file.seek(start)
@@ -145,16 +145,11 @@ def lock(file: IO[str], wait: bool) -> None:
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def require_own_file(path: Path) -> None:
-    """Raise Refused if the path is a symbolic link, or exists but is not a regular file."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise Refused(f"{path} is a symbolic link or not a regular file: remove it")
-
-
-def require_own_folder(path: Path) -> None:
-    """Raise Refused if the path is a symbolic link, or exists but is not a folder."""
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise Refused(f"{path} is a symbolic link or not a folder: remove it")
+def require_own(path: Path, kind: Literal["folder", "regular file"]) -> None:
+    """Raise Refused if the path is a symbolic link, or exists but is not of this kind."""
+    is_kind = path.is_dir() if kind == "folder" else path.is_file()
+    if path.is_symlink() or (path.exists() and not is_kind):
+        raise Refused(f"{path} is a symbolic link or not a {kind}: remove it")
 
 
 def output_folder(out: str | None, default: Path) -> Path:
@@ -164,7 +159,7 @@ def output_folder(out: str | None, default: Path) -> Path:
     """
     if out:
         return Path(out)
-    require_own_folder(default)
+    require_own(default, "folder")
     return default
 
 

@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten
@@ -25,6 +24,7 @@ from vit_train.runs.config import (
     default_settings,
     from_checkpoint,
     is_among,
+    keys_of,
     own_settings,
     preset_urls,
     read_settings,
@@ -213,12 +213,6 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
     data.download = False
     if "urls" in usual:
         data.urls = preset_urls(data.name)
-
-
-def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the names of the settings and groups in `overrides`; for a={b: 1}, return a.b."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
 def affected_settings(key: str, settings: Iterable[str], argument: str) -> list[str]:

@@ -13,9 +13,6 @@ DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "m
 DEVICE_TEXT = (
     "auto (a CUDA GPU, if there is one, or the CPU), cpu, cuda, cuda:0 to cuda:7, or mps (Apple)."
 )
-# True to compile, false not to; auto: only on a GPU.
-COMPILE = ("auto", True, False)
-TRACKERS = ("trackio", "wandb", "mlflow")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 
 

@@ -64,11 +64,6 @@ class TagPredictions:
         samples = np.stack([np.bincount(each, minlength=count) for each in chosen])
         return mean_over_tags(self.sampled_precisions(samples))
 
-    @property
-    def map_interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of mAP, by bootstrap over the images."""
-        return percentiles(self.sampled_maps)
-
     def counts(self, thresholds: Floats) -> Integers:
         """Count each tag's true positives, false positives and false negatives: (K,3).
 
@@ -164,10 +159,15 @@ class Tagging(Evaluation):
     micro_f1: float
     macro_f1: float
     tag_acc: float
-    per_tag_count: list[int]
+
     predictions: TagPredictions = field(repr=False, compare=False)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "map", "micro_f1", "macro_f1", "tag_acc")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of mAP, by bootstrap over the images."""
+        return percentiles(self.predictions.sampled_maps)
 
     @classmethod
     def of(cls, predictions: TagPredictions) -> "Tagging":
@@ -179,7 +179,6 @@ class Tagging(Evaluation):
             map=predictions.mean_average_precision,
             **average_f1(counts),
             tag_acc=1 - float(counts[:, 1:].sum()) / predictions.truth.size,
-            per_tag_count=predictions.truth.sum(axis=0).tolist(),
             predictions=predictions,
         )
 

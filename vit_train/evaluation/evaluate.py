@@ -99,9 +99,8 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
 
 def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluated:
     """Evaluate a model, print the result and write everything into the folder."""
-    meta, precision = trained.meta, trained.precision
-    if config.precision is not None:
-        precision = pick_precision(config.precision, trained.device, trained.model)
+    meta, asked = trained.meta, config.precision
+    precision = pick_precision(asked, trained.device, trained.model) if asked else trained.precision
     files = files_at(config.foreign, "foreign") if config.foreign else []
     (images, val, caveat), data = evaluated_images(config.data, config.split, meta)
     batch_size = min(config.batch_size or meta.config.train.eval_batch_size, trained.at_once)

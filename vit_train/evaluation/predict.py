@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -75,7 +74,8 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
         raise ValueError(f"abstain= is for classifiers, not for task={meta.config.task.name}")
     if not meta.thresholds:
         raise ValueError(
-            f"abstain={config.abstain} needs a calibrated model: {calibration_advice(config, meta)}"
+            f"abstain={config.abstain} needs a calibrated model: "
+            f"{meta.calibration_advice(config.ckpt)}"
         )
     threshold = meta.thresholds.get(str(config.abstain))
     if threshold is None:
@@ -140,19 +140,9 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if not meta.task.one_class:
         chosen = "chosen on the run's validation images"
-        advice = "0.5 for all tags; " + calibration_advice(config, meta)
+        advice = "0.5 for all tags; " + meta.calibration_advice(config.ckpt)
         logger.info(f"thresholds of the tags: {chosen if meta.thresholds else advice}")
     elif meta.temperature is not None:
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
     else:
-        logger.info(f"probabilities are not calibrated: {calibration_advice(config, meta)}")
-
-
-def calibration_advice(config: PredictConfig, meta: Meta) -> str:
-    """Return the command that calibrates the model, or the reason why none can."""
-    if meta.config.data.val != "split":
-        return "the run held out no validation images"
-    return (
-        "to calibrate the model on the run's validation images, "
-        f"run: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} weights={config.weights}"
-    )
+        logger.info(f"probabilities are not calibrated: {meta.calibration_advice(config.ckpt)}")

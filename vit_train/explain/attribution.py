@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.setting import Size
@@ -149,15 +148,6 @@ def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
     marked = maps.flatten(1).argsort(dim=1, descending=True)
     generator = torch.Generator().manual_seed(0)
     return {"map": marked, "random": torch.rand(marked.shape, generator=generator).argsort(dim=1)}
-
-
-def without_patches(images: Tensor, patches: Tensor, grid: Size) -> Tensor:
-    """Set the patches with the indices `patches` (N,M) to zero in normalized images (N,C,H,W).
-
-    Zero is the mean color of normalized images.
-    """
-    keep = images.new_ones(len(images), math.prod(grid)).scatter(1, patches, 0)
-    return images * F.interpolate(keep.view(-1, 1, *grid), images.shape[2:])
 
 
 def patches_of_half(maps: Tensor) -> Tensor:

@@ -26,13 +26,12 @@ from vit_train.explain.attribution import (
     pointing_hits,
     prediction_maps,
     principal_filters,
-    without_patches,
 )
 from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.model.build import images_at_once
-from vit_train.model.patches import PatchEmbed
+from vit_train.model.patches import PatchEmbed, show_only
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.pixels import Reconstruct
@@ -191,7 +190,7 @@ class Explainer:
             )
         for kind, order in deletion_orders(maps).items():
             shares = (
-                f"{self.kept(part.images, chances.argmax(1), order[:, :count]).double().mean():.1%}"
+                f"{self.kept(part.images, chances.argmax(1), order[:, count:]).double().mean():.1%}"
                 f" at {count / order.shape[1]:.0%}"
                 for count in dict.fromkeys(map(self.patch_count, CURVE))
             )
@@ -216,7 +215,7 @@ class Explainer:
         maps, probabilities = self.explained(images)
         deleted = self.patch_count(DELETED)
         marked, random = (
-            self.kept(images, probabilities.argmax(1), order[:, :deleted])
+            self.kept(images, probabilities.argmax(1), order[:, deleted:])
             for order in deletion_orders(maps).values()
         )
         counts = int((random & ~marked).sum()), int((marked & ~random).sum())
@@ -232,12 +231,13 @@ class Explainer:
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
         """Return, as bool (N,), whether each image keeps its `predicted` class (N,).
 
-        The new class is predicted after the `patches` (N,M) of the uint8 images are deleted.
+        The new class is predicted from the `patches` (N,M) of the uint8 images; the other patches
+        take the mean color, which is 0 in normalized images.
         """
         found = []
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
-            less = without_patches(batch, first.to(batch.device), self.model.grid)
+            less = show_only(batch, first.to(batch.device), self.model.config.patch_size)
             found.append(self.trained.probabilities(less, self.precision).argmax(1).cpu())
         return torch.cat(found) == predicted
 

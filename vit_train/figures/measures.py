@@ -206,10 +206,8 @@ def all_values(result: Evaluation) -> dict[str, float]:
 def result_dict(result: Evaluation) -> dict[str, Any]:
     """Return all values of a result by name, without the predictions for individual images."""
     numbers = {key: each for key, each in vars(result).items() if key != "predictions"}
-    if isinstance(result, Classification):
-        numbers["acc_interval_95"] = list(result.interval)
-    if isinstance(result, Tagging):
-        numbers["map_interval_95"] = list(result.predictions.map_interval)
+    if isinstance(result, Classification | Tagging):  # whose main measure is the second one
+        numbers[f"{result.scalars[1]}_interval_95"] = list(result.interval)
     return numbers | all_values(result)
 
 
@@ -230,7 +228,7 @@ def result_line(result: Evaluation) -> str:
     """Format a result as one line, for the terminal."""
     images = counted(result.count, "image")
     if isinstance(result, Tagging):
-        low, high = result.predictions.map_interval
+        low, high = result.interval
         return (
             f"mAP {result.map:.2%} (95 % interval {low:.2%} to {high:.2%})  micro F1 "
             f"{result.micro_f1:.3f}  macro F1 {result.macro_f1:.3f}  loss {result.loss:.4f}  on "

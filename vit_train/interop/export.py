@@ -14,7 +14,7 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
-from vit_train.base.writing import require_own_folder
+from vit_train.base.writing import output_folder
 from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
@@ -45,11 +45,11 @@ def export(config: ExportConfig) -> Path:
     model = deployed(trained, config.normalize, config.calibrated)
     require_format_holds(model, name)
     folder = run_folder(model.meta.path) / "export"
-    out = Path(config.out or folder / (f"model{chosen.suffix}" if chosen.suffix else name))
+    file = f"model{chosen.suffix}" if chosen.suffix else name
+    out = Path(config.out or output_folder(None, folder) / file)
     if out.resolve() == model.meta.path.resolve():
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
-    if config.out is None:  # in the folder of a run, which may be somebody else's
-        require_own_folder(out.parent)
+
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = list(image_sets(config, model))
 

@@ -118,10 +118,8 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
     if not meta.task.one_class:
         raise ValueError("calibrated=true is not for task=tags, which has no temperature")
     if meta.temperature is None:
-        raise ValueError(
-            "calibrated=true needs a temperature, which vit-eval finds on the run's validation "
-            f"images: vit-eval ckpt={meta.path}"
-        )
+        advice = meta.calibration_advice(meta.path)
+        raise ValueError(f"calibrated=true needs a temperature: {advice}")
     head: Any = fused.head
     for parameter in head.parameters():
         parameter.data /= meta.temperature

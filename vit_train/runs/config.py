@@ -1,26 +1,25 @@
 """The settings of `vit-train`, their schemas, and the folder of YAML presets."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from vit_train.base.reading import read_config, require_config
+from vit_train.base.reading import flatten, read_config, require_config
 from vit_train.base.setting import Settings, seed_setting, setting
 from vit_train.base.text import reason
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.engine.config import (
-    COMPILE,
     DEVICE_TEXT,
     DEVICES,
     OPTIM_CONFIGS,
     PRECISIONS,
-    TRACKERS,
     AdamWConfig,
     CheckpointConfig,
     DistributedConfig,
@@ -116,7 +115,7 @@ class TrainConfig(Settings):
         list,
         "Also send the curves to these trackers, each an installed package: trackio (local), "
         "wandb or mlflow.",
-        choices=TRACKERS,
+        choices=("trackio", "wandb", "mlflow"),
     )
     init_from: str | None = setting(
         None,
@@ -139,7 +138,7 @@ class TrainConfig(Settings):
         "Compile the model before training: true, false, or auto (only on a GPU). On a CPU, "
         "compiling takes up to a minute and did not make steps faster; its effect on a GPU has "
         "not been measured.",
-        choices=COMPILE,
+        choices=("auto", True, False),
     )
     deterministic: bool = setting(
         False,
@@ -353,3 +352,9 @@ def portable(config: dict[str, Any]) -> dict[str, Any]:
     }
     named["data"] |= {"root": "data", "download": False}
     return config | named | dict.fromkeys(("init_from", *CONTINUED))
+
+
+def keys_of(overrides: Sequence[str]) -> list[str]:
+    """Return the names of the settings and groups in `overrides`; for a={b: 1}, return a.b."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]

@@ -1,5 +1,6 @@
 """A trained model, its metadata, and its predictions for images."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,15 @@ class Meta(Facts):
     def tag_thresholds(self) -> NDArray[np.float64]:
         """Return the least probability at which each tag is predicted, (K,); only for task=tags."""
         return np.array([self.thresholds.get(name) or THRESHOLD for name in self.classes])
+
+    def calibration_advice(self, ckpt: str | Path) -> str:
+        """Return the command that calibrates the model `ckpt`, or the reason why none can."""
+        if self.config.data.val != "split":
+            return "the run held out no validation images"
+        return (
+            "to calibrate the model on the run's validation images, "
+            f"run: vit-eval {shlex.quote(f'ckpt={ckpt}')} weights={self.weights}"
+        )
 
     def require_finite(self, outputs: Tensor) -> None:
         """Raise ValueError if the model's outputs contain NaN or infinity."""

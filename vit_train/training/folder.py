@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
 from vit_train.base.text import csv_text
-from vit_train.base.writing import remove_partial, require_own_folder, write_json, write_text
+from vit_train.base.writing import remove_partial, require_own, write_json, write_text
 from vit_train.data.config import IMAGES, FolderConfig
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Evaluation
@@ -24,7 +24,7 @@ from vit_train.engine.trainer import Trainer
 from vit_train.figures.measures import figures, result_dict
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
-from vit_train.runs.config import IMPORT
+from vit_train.runs.config import IMPORT, keys_of
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.training.checkpoints import CheckpointManager
 from vit_train.training.earlier import Earlier
@@ -62,7 +62,7 @@ class RunFolder:
         self.settings = asdict(self.config)
         self.earlier, self.resumed = earlier, resumed
         self.extends = earlier.chain if earlier else []
-        require_own_folder(path / CHECKPOINTS)
+        require_own(path / CHECKPOINTS, "folder")
         before = read_object(path / SUMMARY) if resumed else {}
         # The command that began the run or, if that is lost, this process's command.
         self.command = str(before.get("command", own_command()))
@@ -87,14 +87,9 @@ class RunFolder:
         return Checkpoint(
             **vars(state_of(trainer)),
             config=self.settings,
-            classes=list(setup.data.classes),
-            image_shape=setup.data.image_shape,
-            mean=setup.statistics.mean,
-            std=setup.statistics.std,
+            **setup.data._asdict(),
+            **setup.statistics._asdict(),
             versions=provenance.versions(),
-            fingerprint=setup.data.fingerprint,
-            seen=setup.data.seen,
-            seen_before=setup.data.seen_before,
             extends=self.extends,
             teacher=setup.teacher,
             written=self.lengths(),
@@ -283,8 +278,7 @@ def in_sweep() -> bool:
 
 def chosen_settings() -> list[str]:
     """Return the keys of the settings given on the command line or varied by a sweep."""
-    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    return [each.partition("=")[0].lstrip("+") for each in overrides]
+    return keys_of(HydraConfig.get().overrides.task if HydraConfig.initialized() else [])
 
 
 def own_command() -> str:

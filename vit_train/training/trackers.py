@@ -39,7 +39,7 @@ class Mlflow:
 
 
 def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Wandb | Mlflow:
-    """Open one of TRACKERS; raise ValueError if its package is missing or cannot start."""
+    """Open the named tracker; raise ValueError if its package is missing or cannot start."""
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
