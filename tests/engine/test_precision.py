@@ -108,11 +108,8 @@ def test_one_of_several_gpus_is_chosen_by_its_number(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert [pick_device("cuda:1")] == current == [torch.device("cuda", 1)]
-    for name, found in (("cuda:2", "2 such GPUs"), ("mps", "0 such GPUs")):
-        with pytest.raises(
-            ValueError, match=f"device={name}, but PyTorch finds {found} on this machine"
-        ):
-            pick_device(name)
+    with pytest.raises(ValueError, match="device=cuda:2, but PyTorch finds 2 such GPUs on this"):
+        pick_device("cuda:2")
 
 
 @pytest.mark.parametrize(

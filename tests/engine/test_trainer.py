@@ -1,7 +1,7 @@
 import itertools
 import math
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from small_trainers import GivenBatches, batches_of, make_trainer
 from torch import Tensor, nn
 
+from vit_train.base.reading import typed
 from vit_train.engine import resuming
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.schedule import NonFinite, better, learning_rate
-from vit_train.engine.state import Start
+from vit_train.engine.state import Start, TrainerState
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.model.layers import Dropout
 
@@ -350,6 +351,9 @@ def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
     first.scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=before)
     second.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=after)
     first.scaler.scale(torch.ones(()))  # which is when it takes its first scale
+    saved = first.scaler.state_dict()
+    kept = typed(get_type_hints(TrainerState)["scaler"], saved, "")  # as read from a checkpoint
+    assert list(map(type, kept.values())) == list(map(type, saved.values()))
     resuming.restore(second, resuming.state_of(first))
     expected = 512.0 if before and after else 64.0 if after else 1.0
     assert second.scaler.scale(torch.ones(())) == expected

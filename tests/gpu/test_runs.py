@@ -124,7 +124,9 @@ def test_the_defaults_work(trained: Callable[..., Path], run: Run) -> None:
     assert found["result"]["acc"] == pytest.approx(summary["test"]["best"]["acc"], abs=0.005)
 
 
-@pytest.mark.parametrize("how", [EAGER, NO_GRAPH])
+@pytest.mark.parametrize(
+    "how", [EAGER, NO_GRAPH, param([*EAGER, "precision=fp16"], marks=gpu_alone)]
+)
 def test_a_deterministic_run_goes_on_to_the_last_bit(
     trained: Callable[..., Path], run: Run, how: list[str]
 ) -> None:

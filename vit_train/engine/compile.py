@@ -1,6 +1,5 @@
 """Compilation of training steps: torch.compile, and CUDA graphs on a GPU."""
 
-import gc
 from collections.abc import Callable, Iterable
 
 import torch
@@ -33,7 +32,6 @@ def compile_model(
     unchanged. Evaluation does not use the compiled code, because evaluation batches have other
     shapes, and each shape would have to be compiled again.
     """
-    devices = [precision.device] if precision.device.type == "cuda" else []
     torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     # Beyond this limit, which counts all models of a process (in a sweep), PyTorch would silently
@@ -42,7 +40,7 @@ def compile_model(
     model.compile(dynamic=False)  # on a GPU, the whole step becomes a CUDA graph later
 
     def forward_backward() -> None:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng([precision.device] if precision.device.type == "cuda" else []):
             with precision.autocast():
                 loss = objective.step_sums(model, *piece)[0]
             trained = [p for p in model.parameters() if p.requires_grad]
@@ -147,7 +145,7 @@ class GraphedStep:
         The graph reads its inputs from buffers of the same shapes as `inputs`.
         """
         self.buffers = self.moved(packed(inputs))
-        gc.collect()  # an earlier run's memory cannot be freed during the capture
+
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
             # Other threads may use the GPU meanwhile: a thread of NCCL polls its progress there.

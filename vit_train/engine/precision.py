@@ -25,7 +25,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
-    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
+    found = {"cpu": 1, "cuda": torch.cuda.device_count()}
     if found[device.type] <= (device.index or 0):
         raise ValueError(
             f"device={name}, but PyTorch finds {counted(found[device.type], 'such GPU')} on this "

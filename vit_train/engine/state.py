@@ -56,7 +56,7 @@ class TrainerState:
     # For each optimizer, the moments of each of its parameters, by name.
     optimizers: list[list[State]]
     # The state of the gradient scaler; empty unless the run trains in fp16.
-    scaler: dict[str, float]
+    scaler: dict[str, int | float]
     random: RandomState
     epoch_averages: AveragesState
     log_averages: AveragesState

@@ -1,6 +1,7 @@
 """The training loop, and the callbacks that the loop notifies."""
 
 import contextlib
+import gc
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -100,6 +101,8 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         processes: Processes = ALONE,
     ) -> None:
+        if precision.device.type == "cuda":
+            gc.collect()  # an earlier run's memory and graphs; destroying one would spoil a capture
         self.model, self.objective = model, objective
         self.train_loader, self.val_loader = train_loader, val_loader
         self.make_batch = train_loader.batch
@@ -232,12 +235,11 @@ class Trainer:
         """Return the number of the next step, counted from 1, its learning rate and its EMA rate.
 
         The EMA rate is 0 without a moving average. The three numbers form one tensor (3,), so that
-        a single copy takes them to a GPU. The tensor is float64, or float32 on an Apple GPU.
+        a single copy takes them to a GPU. The tensor is float64.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
-        dtype = torch.float32 if self.precision.device.type == "mps" else torch.float64
-        return torch.tensor([number, self.lr_at(self.step), average], dtype=dtype)
+        return torch.tensor([number, self.lr_at(self.step), average], dtype=torch.float64)
 
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.

@@ -19,6 +19,8 @@ from vit_train.training.setup import Setup
 MEASURING, SPARE = 0.02, 0.05
 # Number of steps before the speed is measured: on a GPU, the last of them captures the graph.
 FIRST = WARM_UP + 1
+# The number of steps after which to wait for the device.
+FEW = 32
 # Number of training images on which the speed of evaluations is measured.
 EVALUATED = 1024
 
@@ -49,7 +51,7 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
             # Not on test images, which a run reads only at its end.
             few = torch.arange(min(EVALUATED, len(setup.train_set)))
             images = setup.unaugmented(setup.train_set.subset(few))
-            if device.type == "cuda":  # the first evaluation captures a graph
+            for _ in range(FIRST if device.type == "cuda" else 0):  # until a graph is captured
                 trainer.evaluate(trainer.eval_model, images)
             evaluating = time.perf_counter()
             trainer.evaluate(trainer.eval_model, images)
@@ -77,6 +79,10 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
         trainer.graphed_step(trainer.schedule(), *draws)
         trainer.step += 1
+        if (
+            trainer.step % FEW == 0
+        ):  # without waiting, the CPU runs hundreds of steps ahead of a GPU
+            trainer.read(trainer.log_averages)
         if trainer.step == FIRST:
             trainer.read(trainer.epoch_averages)  # wait for the device
             began = time.perf_counter()
