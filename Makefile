@@ -1,5 +1,5 @@
 # `make` alone lists the targets. Every target sets up what it needs first.
-PYTHON ?= python3
+PYTHON ?= $(firstword $(wildcard .venv/bin/python3) python3)
 BIN := .venv/bin
 PORT ?= 6006
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
@@ -46,7 +46,7 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 	$(BIN)/vit-train experiment=quickstart $(ARGS)
 
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 no_proxy=127.0.0.1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 tour: .venv/installed-tour ## open the notebook docs/tour.ipynb in Jupyter
 	$(BIN)/jupyter lab docs/tour.ipynb $(ARGS)

@@ -89,6 +89,7 @@ def command_line(arguments: list[str] | None = None) -> str:
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
     program = {
         "vit_train": ["python", "-m", module],  # needed by torchrun
+        "benchmarks": ["python", "-m", module.removesuffix(".__main__")],
         "submitit": ["vit-train"],  # a sweep's job on Slurm
     }.get(module.partition(".")[0], [Path(sys.argv[0]).name])
     return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))

@@ -81,7 +81,7 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
         trainer.step += 1
         if (
             trainer.step % FEW == 0
-        ):  # without waiting, the CPU runs hundreds of steps ahead of a GPU
+        ):  # else the CPU runs hundreds of steps ahead of a GPU
             trainer.read(trainer.log_averages)
         if trainer.step == FIRST:
             trainer.read(trainer.epoch_averages)  # wait for the device
