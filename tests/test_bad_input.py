@@ -30,6 +30,7 @@ TRAIN = {
     # numbers out of range
     "data.train_images=9 data.test_images=9 model.patch_size=64 task=reconstruct": "must divide",
     "data.train_images=9 data.test_images=9 model.patch_size=64": "must divide the image size 32",
+    "model.embed_dim=1000000000000 model.num_heads=1000000000000": "at most 10000",
     "model.embed_dim=130": "model.embed_dim=130 must be a multiple of model.num_heads=4",
     "model.stem=conv model.patch_overlap=1": "model.stem=conv needs model.patch_overlap=0",
     "data=folder data.root=x data.mean=[1] data.std=[1,2]": "must both have one number per channel",

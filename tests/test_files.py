@@ -256,6 +256,8 @@ def test_no_name_is_a_formula_and_numbers_stay_numbers() -> None:
     kept = ["cat", "a=b", "", "-0.5", "+1e-05", "-3", 0.5, -2, "'=1"]
     (row,) = csv.reader(io.StringIO(csv_text([kept]), newline=""))
     assert row == [str(cell) for cell in kept]
+    # Where semicolons separate cells, a cell may begin within a name.
+    assert csv_text([["x;=1", "-" + "1" * 10**6 + "x"]]).startswith("x;'=1,'-1")
 
 
 def test_plain_text_stays_as_it_is() -> None:

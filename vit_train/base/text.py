@@ -42,14 +42,14 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 
 def plain_cell(cell: object) -> object:
-    """Return a cell, with a ' in front if it is text that a spreadsheet would run as a formula.
+    """Return a cell, with a ' in front of text that a spreadsheet would run as a formula.
 
-    Numbers, such as "-1.5", stay unchanged.
+    Some spreadsheets begin another cell after a semicolon. Numbers, such as "-1.5", stay unchanged.
     """
-    computed = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-    if not computed or re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(cell)):
+    computed = isinstance(cell, str) and re.search(r"(^|;)[=+@\t\r-]", cell)
+    if not computed or re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", str(cell)):
         return cell
-    return f"'{cell}"
+    return re.sub(r"(^|;)(?=[=+@\t\r-])", r"\1'", str(cell))
 
 
 def markdown_cell(text: str) -> str:

@@ -15,6 +15,7 @@ from vit_train.base.setting import sides
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.decode import (
+    THREADS,
     Decoded,
     Doubts,
     Reading,
@@ -101,12 +102,14 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = sides(config.image_size)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
+    field = f"data.image_size={config.image_size}"
+    require_images_fit(min(len(paths), THREADS), size, field, SPLIT_BYTES)  # decoded at once
     if config.cache and (decoded := decode_cached(paths, reading)):
         return decoded
     require_images_fit(
         len(paths),
         size,
-        f"data.image_size={config.image_size}",
+        field,
         SPLIT_BYTES,
         "set data.cache=true, or choose fewer or smaller images",
     )

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vit_train.base.log import logger
+from vit_train.base.reading import open_regular
 from vit_train.base.text import plain_cell, printable
 from vit_train.data.config import IMAGES, FolderConfig, TableConfig
 from vit_train.data.dataset import ImageSet
@@ -201,7 +202,10 @@ def weight_in(text: str, place: str) -> float:
 def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of each line of the table with its cells by column; see `table_trees`."""
     try:
-        with Path(config.file).open(encoding="utf-8-sig", newline="") as file:
+        with (
+            open_regular(path := Path(config.file)),
+            path.open(encoding="utf-8-sig", newline="") as file,
+        ):
             header = file.readline()
             file.seek(0)
             # Spreadsheets of many countries separate cells by semicolons.

@@ -12,7 +12,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, file_name, printable, render
-from vit_train.base.writing import output_folder, require_own, write_json, write_text
+from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
 from vit_train.engine.tagging import Tagging, percentiles
@@ -53,10 +53,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     beside = default_folder(config, models[0].meta)
     against = file_name("-".join(places[1:]).replace("/", "-"))
     folder = output_folder(config.out, beside.with_name(f"{beside.name}-vs-{against}"))
-    for letter in letters:
-        require_own(folder / letter, "folder")
     runs = [
-        evaluate_loaded(trained, replace(config, out=str(folder / letter)))
+        evaluate_loaded(trained, replace(config, out=str(output_folder(None, folder / letter))))
         for letter, trained in zip(letters, models, strict=True)
     ]
     require_same_images(runs)

@@ -136,7 +136,7 @@ def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, obje
         "images seen": content["images_seen"],
         "seed": str(config.get("seed", "")),  # to be copied: without separators
         "parameters": run.get("parameters"),
-        "minutes": f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else None,
+        "minutes": f"{seconds / 60:.1f}" if isinstance(seconds, float) else None,
         "machine": machine.get("gpu") or machine.get("cpu"),
         "weights": f"{content['weights']}, epoch {content['epoch']}",
         "evaluated with": content["command"],

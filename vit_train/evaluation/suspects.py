@@ -40,13 +40,13 @@ def find_suspects(config: SuspectsConfig) -> None:
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.
     runs = [load(run / CHECKPOINTS / LAST, device) for run in finished]
+    images, chances = held_out(runs, config.data)
     own = [run.meta.config.data for run in runs]
     if lacking := {*range(own[0].cv_folds or 0)} - {data.cv_fold for data in own}:
         logger.warning(
             f"folds without a finished run, whose images are not checked: "
             f"{', '.join(map(str, sorted(lacking)))} of {own[0].cv_folds}"
         )
-    images, chances = held_out(runs, config.data)
     labels, names = images.labels.numpy(), images.all_names
     order, suggested = rank(labels, chances)
     classes = [printable(name) for name in runs[0].meta.classes]

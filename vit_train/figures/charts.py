@@ -131,7 +131,9 @@ def scatters(panels: Mapping[str, Sequence[tuple[float, float]]], title: str) ->
     for axes, (name, points) in zip(all_axes, panels.items(), strict=True):
         values = [value for value, _ in points]
         axes.plot(*zip(*points, strict=True), "o", color=PALETTE[0], markersize=4)
-        axes.set(xlabel=name, xscale="log" if max(values) > 10 * min(values) > 0 else "linear")
+        axes.set(
+            xlabel=wrapped(name), xscale="log" if max(values) > 10 * min(values) > 0 else "linear"
+        )
         make_plain(axes)
     all_axes[0].set_ylabel(title)
     return figure

@@ -165,7 +165,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         f"An image classifier with {parameters:,} parameters ({meta.config.model.size_settings}), "
         f"trained with vit_train {markdown_cell(meta.versions.get('vit_train', ''))} on "
-        f"`data={meta.config.data.name}`: epoch {meta.epoch}, "
+        f"data={markdown_cell(meta.config.data.name)}: epoch {meta.epoch}, "
         f"{counted(meta.images_seen, 'image')} seen, {meta.weights} weights. "
         f"Exported on {today()}.",
         "",
@@ -204,7 +204,7 @@ def results(meta: Meta) -> list[str]:
     try:
         summary: Any = read_json(summary_file(meta.path))
         # Without the folders of the machine that trained the model.
-        command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", str(summary["command"]))
+        command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", str(summary["command"])[:10_000])
         command = printable(command).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
         name = "acc" if all("acc" in result for result in summary["test"].values()) else "map"

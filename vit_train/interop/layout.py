@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit_train.base.reading import Refused
 from vit_train.data.dataset import Statistics
-from vit_train.model.config import ViTConfig
+from vit_train.model.config import MOST_BLOCKS, ViTConfig
 
 State = dict[str, Tensor]
 # One name, or three if query, key and value are separate layers.
@@ -90,7 +90,7 @@ class Layout:
         ours: State = {}
         try:
             theirs = self.unpack(dict(state))
-            for key, names in self.table(len(state)).items():
+            for key, names in self.table(min(len(state), MOST_BLOCKS)).items():
                 if theirs.keys() >= {*names}:
                     parts = [theirs.pop(name) for name in names]
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -105,7 +105,7 @@ class Layout:
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
         """Return this program's weights under the names and in the shapes of the library."""
-        table = self.table(len(state))
+        table = self.table(min(len(state), MOST_BLOCKS))
         result: State = {}
         for key, value in state.items():
             result |= zip(table[key], value.chunk(len(table[key])), strict=True)

@@ -115,7 +115,8 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
     wide, pixels = 0, height * width
     if isinstance(config, ViTConfig):
         tokens = math.prod(grid_of((height, width), config.patch_size)) + config.prefix
-        wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim)
+        stem = 128 * pixels * (config.stem == "conv")  # two maps of 64 channels
+        wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim) + stem
     elif isinstance(config, CnnConfig | ResNetConfig):
         wide = 3 * pixels * max(config.widths)
     # The image as uint8, normalized, and as another float32; logits, softmax and, for relative

@@ -60,7 +60,9 @@ class ViTConfig(ModelConfig):
         128, "Width of a token, a multiple of the number of heads.", at_least=1
     )
     depth: int = setting(6, "Number of blocks.", at_least=1, at_most=MOST_BLOCKS)
-    num_heads: int = setting(4, "Number of attention heads in each block.", at_least=1)
+    num_heads: int = setting(
+        4, "Number of attention heads in each block.", at_least=1, at_most=10_000
+    )
     mlp_ratio: float = setting(
         4.0, "Hidden width of the MLP, relative to model.embed_dim.", above=0
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vit_train.base.text import csv_text
+from vit_train.base.reading import require_config
+from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_text
 from vit_train.figures.charts import Figure, Row, Series, curves, dots, lines, save, scatters
 from vit_train.results.differences import find_baseline
@@ -27,6 +28,7 @@ PLOTS = ("results.png", "images.png", "curves.png", "settings.png")
 def require_complete(run: dict[str, Any]) -> None:
     """Raise ValueError, naming the file, if a summary lacks a number that tables or plots need."""
     try:
+        require_config(run["config"], "its config")
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
             table([group], group)
             run_rows([group])
@@ -64,7 +66,7 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
     out = out or folder_beside(paths)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", table(groups, first) + "\n")
-    write_text(out / "results.csv", csv_text(run_rows(groups)))
+    write_text(out / "results.csv", printable(csv_text(run_rows(groups)), "\r\n"))
     for name in PLOTS:  # an earlier one may belong to other runs
         (out / name).unlink(missing_ok=True)
     for name, figure in plots(groups).items():

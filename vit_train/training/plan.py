@@ -79,9 +79,7 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
         trainer.graphed_step(trainer.schedule(), *draws)
         trainer.step += 1
-        if (
-            trainer.step % FEW == 0
-        ):  # else the CPU runs hundreds of steps ahead of a GPU
+        if trainer.step % FEW == 0:  # else the CPU runs hundreds of steps ahead of a GPU
             trainer.read(trainer.log_averages)
         if trainer.step == FIRST:
             trainer.read(trainer.epoch_averages)  # wait for the device
