@@ -270,7 +270,8 @@ def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run:
 
 def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixture) -> None:
     known = vit_train.load("builtin:cifar10").meta
-    unknown, data = replace(known, temperature=None), replace(known.config.data, val="none")
+    unfit, data = replace(known, temperature=None), replace(known.config.data, val="none")
+    unknown = replace(unfit, thresholds={})
     never = replace(unknown, config=replace(known.config, data=data))
     config = PredictConfig(ckpt="my run", images="x.png", weights="raw")
     with caplog.at_level(logging.INFO):
@@ -278,6 +279,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
             (known, f"calibrated with a temperature of {known.temperature:.2f}"),
             (unknown, "run: vit-eval 'ckpt=my run' weights=raw"),
             (never, "the run held out no validation images"),
+            (unfit, "vit-eval could not fit a temperature"),
         ):
             predict.report(config, 1, 0, meta)
             assert words in caplog.messages[-1]

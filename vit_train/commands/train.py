@@ -151,6 +151,9 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         return outcome
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         config = new_config(composed, settings)
+        searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
+        if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
+            raise ValueError("this sweep needs validation results: choose data.val=split")
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
         from vit_train.training.train import train_in_held_folder

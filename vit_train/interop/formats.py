@@ -119,7 +119,9 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
         raise ValueError("calibrated=true is not for task=tags, which has no temperature")
     if meta.temperature is None:
         advice = meta.calibration_advice(meta.path)
-        raise ValueError(f"calibrated=true needs a temperature: {advice}")
+        raise ValueError(
+            f"calibrated=true needs a temperature: {advice} (at the image size of training)"
+        )
     head: Any = fused.head
     for parameter in head.parameters():
         parameter.data /= meta.temperature

@@ -104,6 +104,8 @@ class Meta(Facts):
 
     def calibration_advice(self, ckpt: str | Path) -> str:
         """Return the command that calibrates the model `ckpt`, or the reason why none can."""
+        if self.thresholds:
+            return "vit-eval could not fit a temperature"
         if self.config.data.val != "split":
             return "the run held out no validation images"
         return (

@@ -126,8 +126,11 @@ class Setup:
         )
 
     def training_tflop(self, images: int) -> float | None:
-        """Return the TFLOP of training on this many images, or None if `flops` is None."""
-        if self.flops is None:
+        """Return the TFLOP of training on this many images.
+
+        Return None if `flops` is None, or if only a decoder is trained.
+        """
+        if self.flops is None or (self.config.train.freeze and not self.task.needs_labels):
             return None
         # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
         # It also drops no patches.
