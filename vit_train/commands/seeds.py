@@ -49,7 +49,6 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
         groups = read_groups([folder])
         if len(groups) != 2:
             raise ValueError(EXACTLY_TWO.format(len(groups)))
-
         measure = common_measure(groups)
         found = difference(groups[1], groups[0], "best_val", measure.name)
         size = f"{measure.scale * mean(found.values):+.{measure.digits}f}"

@@ -145,7 +145,6 @@ class GraphedStep:
         The graph reads its inputs from buffers of the same shapes as `inputs`.
         """
         self.buffers = self.moved(packed(inputs))
-
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
             # Other threads may use the GPU meanwhile: a thread of NCCL polls its progress there.

@@ -159,7 +159,6 @@ class Tagging(Evaluation):
     micro_f1: float
     macro_f1: float
     tag_acc: float
-
     predictions: TagPredictions = field(repr=False, compare=False)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "map", "micro_f1", "macro_f1", "tag_acc")

@@ -218,9 +218,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     if summary.get("extends"):
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
-        # A recipe determines where its runs end, but not with which epoch, if it has a time limit.
-        at = "end" if of and not settings["fork"] else f"{earlier['epochs']} epochs"
-        settings["extend"] = f"{at}{of}"
+        settings["extend"] = f"{earlier['epochs']} epochs{of}"
     known = {
         key: value for key, value in settings.items() if not is_among(key, (*INCIDENTAL, *ROUNDING))
     }

@@ -20,7 +20,7 @@ MEASURING, SPARE = 0.02, 0.05
 # Number of steps before the speed is measured: on a GPU, the last of them captures the graph.
 FIRST = WARM_UP + 1
 # The number of steps after which to wait for the device.
-FEW = 32
+WAIT_EVERY = 32
 # Number of training images on which the speed of evaluations is measured.
 EVALUATED = 1024
 
@@ -79,7 +79,7 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
         trainer.graphed_step(trainer.schedule(), *draws)
         trainer.step += 1
-        if trainer.step % FEW == 0:  # else the CPU runs hundreds of steps ahead of a GPU
+        if trainer.step % WAIT_EVERY == 0:  # else the CPU runs hundreds of steps ahead of a GPU
             trainer.read(trainer.log_averages)
         if trainer.step == FIRST:
             trainer.read(trainer.epoch_averages)  # wait for the device
