@@ -72,8 +72,6 @@ format: setup-dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-
-
 tensorboard: setup ## watch all runs at http://localhost:6006 (PORT=6007 for another)
 	$(BIN)/tensorboard --logdir outputs --port $(PORT)
 

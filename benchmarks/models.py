@@ -164,7 +164,6 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     if "allocator" in contender.words:
         keep_freed_memory()
     device = pick_device(config.device)
-
     torch.backends.cuda.enable_cudnn_sdp("no_cudnn" not in contender.words)  # PyTorch's default
     vit = require_vit(config.model, contender.name)
     data = load_dataset(config.data)

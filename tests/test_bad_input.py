@@ -207,7 +207,6 @@ TYPED = {
     "vit-train train=${seed} train.epochs=1": "Unexpected type for root: int",
     # only training sweeps, and resumes, and has configs of one's own
     "vit-eval -m ckpt=a,b": "--multirun is only for vit-train",
-
     "vit-eval --config-dir some --config-name config": "--config-name is only for vit-train",
     f"{OWN} --config-name confg": "vit-train: there is no config file confg.yaml\n",
     # what belongs to another choice

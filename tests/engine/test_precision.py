@@ -27,7 +27,6 @@ WIDE = build(ViTConfig(embed_dim=48, depth=1), (3, 32, 32), 10)
 def test_auto_is_bf16_where_a_cpu_multiplies_faster_in_it(
     monkeypatch: pytest.MonkeyPatch, speedup: float, name: str
 ) -> None:
-
     monkeypatch.setattr(module, "product_speedup", lambda *sides, threads: speedup)
     assert pick_precision("auto", CPU, WIDE) == Precision(name, CPU)
 

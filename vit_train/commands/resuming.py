@@ -121,11 +121,13 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder), "fork": None}
     config = changed("extend", settings, composed, overrides)
-    is_kept = config.optim.warmup_epochs == from_checkpoint(settings).optim.warmup_epochs
-    if is_kept and "optim.warmup_epochs" not in keys_of(overrides):
-        longer = config.train.epochs / from_checkpoint(settings).train.epochs
-        warmup = min(config.optim.warmup_epochs * longer, config.train.epochs / 2)
-        config.optim.warmup_epochs = round(warmup, 3)
+    before, optim = from_checkpoint(settings), config.optim
+    if optim.warmup_epochs == before.optim.warmup_epochs and "optim.warmup_epochs" not in keys_of(
+        overrides
+    ):
+        longer = config.train.epochs / before.train.epochs
+        warmup = min(optim.warmup_epochs * longer, config.train.epochs / 2)
+        optim.warmup_epochs = round(warmup, 3)
     return config
 
 

@@ -53,9 +53,10 @@ def compare_checkpoints(config: EvalConfig) -> None:
     beside = default_folder(config, models[0].meta)
     against = file_name("-".join(places[1:]).replace("/", "-"))
     folder = output_folder(config.out, beside.with_name(f"{beside.name}-vs-{against}"))
+    parts = [str(output_folder(None, folder / letter)) for letter in letters]
     runs = [
-        evaluate_loaded(trained, replace(config, out=str(output_folder(None, folder / letter))))
-        for letter, trained in zip(letters, models, strict=True)
+        evaluate_loaded(trained, replace(config, out=part))
+        for part, trained in zip(parts, models, strict=True)
     ]
     require_same_images(runs)
     settings, labels = different_settings(runs)

@@ -49,7 +49,6 @@ def export(config: ExportConfig) -> Path:
     out = Path(config.out or output_folder(None, folder) / file)
     if out.resolve() == model.meta.path.resolve():
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
-
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = list(image_sets(config, model))
 

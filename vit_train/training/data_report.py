@@ -34,8 +34,11 @@ def report_data(config: DataReportConfig) -> None:
     """Print the numbers of images and the faults of a data set; write all faults to config.out."""
     data = config.data
     if isinstance(data, FolderConfig):
-        split_as = data.split_as and str(run_at(Path(data.split_as)))
-        data = replace(data, on_error="skip", split_as=split_as)
+        data = replace(
+            data,
+            on_error="skip",
+            split_as=data.split_as and str(run_at(Path(data.split_as))),
+        )
     loaded = load_dataset(data)
     splits = make_splits(loaded, data)
     if data.val != "split":  # with data.val=test, these are the test images
