@@ -12,8 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-# The autoencoder of some runs, whose time counts, too.
-FIRST = "clock_90_cpu_mae"
+
 # Runs, label, color, and where the label stands beside the last point. The second seed of
 # cifar10_vit_mae was paused.
 RUNS = (
@@ -21,7 +20,7 @@ RUNS = (
     ("clock_90_cpu/*", "autoencoder first,\n29 epochs", "#7a4fa3", (-10, 9)),
     ("cifar10_vit_long/*", "40 epochs, bf16\nAMD Zen 4", "#b5442e", (-78, 9)),
     ("cifar10_vit/*", "20 epochs, fp32\nIntel Xeon", "#1f5fa8", (10, -34)),
-    ("cifar10_conv/*", "14 epochs, conv stem\nAMD EPYC (AVX2)", "#5b8c3a", (10, -12)),
+    ("cifar10_conv_14/*", "14 epochs, conv stem\nAMD EPYC (AVX2)", "#5b8c3a", (10, -12)),
     ("clock_80_cpu/*", "10 epochs,\nPatchDropout", "#b5442e", (-50, 9)),
     ("clock_75_cpu/*", "5 epochs, fp32\nEPYC (AVX2)", "#5b8c3a", (14, -34)),
 )
@@ -40,8 +39,9 @@ def drawn() -> Figure:
     for runs, label, color, place in RUNS:
         for summary in sorted((HERE / "results").glob(f"{runs}.json")):
             run, start = json.loads(summary.read_text(encoding="utf-8")), 0.0
-            if run["config"]["init_from"]:
-                first = HERE / "results" / FIRST / summary.name  # of the same seed
+            if run["config"]["init_from"]:  # an autoencoder, whose time counts, too
+                folder = Path(run["config"]["init_from"]).name
+                first = HERE / "results" / folder / summary.name  # of the same seed
                 start = json.loads(first.read_text(encoding="utf-8"))["seconds"]
             rows = list(csv.DictReader(summary.with_suffix(".csv").open(encoding="utf-8")))
             minutes = [(start + float(row["seconds"])) / 60 for row in rows]
