@@ -21,7 +21,7 @@ RUNS = (
     ("cifar10_vit_long/*", "40 epochs, bf16\nAMD Zen 4", "#b5442e", (-78, 9)),
     ("cifar10_vit/*", "20 epochs, fp32\nIntel Xeon", "#1f5fa8", (10, -34)),
     ("cifar10_conv_14/*", "14 epochs, conv stem\nAMD EPYC (AVX2)", "#5b8c3a", (10, -12)),
-    ("clock_80_cpu_10/*", "10 epochs,\nPatchDropout", "#b5442e", (-50, 9)),
+    ("clock_80_cpu/*", "9 epochs,\nPatchDropout", "#b5442e", (-42, 9)),
     ("clock_75_cpu/*", "5 epochs, fp32\nEPYC (AVX2)", "#5b8c3a", (14, -34)),
 )
 # What others publish, on other hardware: minutes, accuracy, label.

@@ -138,14 +138,15 @@ def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> 
         ("vit-train", MemoryError()),
         ("vit-augment", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
         ("vit-eval ckpt=x", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")),
+        ("vit-train", lambda _: torch.empty(2**50, dtype=torch.uint8)),
     ],
 )
 def test_out_of_memory_in_set_up_is_a_short_message(
-    command: str, error: Exception, run: Run, monkeypatch: pytest.MonkeyPatch
+    command: str, error: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(LOADERS, ShapesConfig, Mock(side_effect=error))
     monkeypatch.setattr(evaluate, "load", Mock(side_effect=error))
-    run.fails(f"{command.split()[0]}: out of memory", *command.split())
+    run.fails(f"{command.split()[0]}: out of memory (", *command.split())
     assert not list(Path("outputs").glob("*/*"))
 
 

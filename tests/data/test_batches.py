@@ -1,4 +1,5 @@
 from itertools import chain, combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,14 +91,6 @@ def test_processes_evaluate_every_image_once_in_order(ranks: int) -> None:
     assert max(sizes) - min(sizes) <= 1 and parts[0].total == 50
 
 
-def test_normalized_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
-    data = random_set(2500)
-    statistics = channel_statistics(data.images)
-    pixels = Normalize(statistics, CPU)(data.images).double()
-    assert pixels.mean((0, 2, 3)).abs().max() < 1e-5
-    assert (pixels.std((0, 2, 3)) - 1).abs().max() < 1e-3
-
-
 def test_the_same_size_is_the_same_tensor_and_one_that_fits_no_memory_is_refused() -> None:
     images = random_set(10).images
     assert resize(images, None) is images and resize(images, 8) is images
@@ -143,11 +136,14 @@ def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     torch.testing.assert_close(made, expected)
 
 
-def test_a_policy_ends_with_the_epoch_that_is_asked_for() -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [{"policy": "autoaugment", "policy_epochs": 2}, {"mixup_alpha": 1.0, "mix_epochs": 2}],
+)
+def test_a_policy_and_mixing_end_with_the_epoch_that_is_asked_for(kind: dict[str, Any]) -> None:
     data = random_set(16)
     ends, none = (
-        TrainBatches(data, 16, RAW, AugmentConfig(policy=policy, policy_epochs=2), 16, 0, CPU)
-        for policy in ("autoaugment", "none")
+        TrainBatches(data, 16, RAW, AugmentConfig(**each), 16, 0, CPU) for each in (kind, {})
     )
     same = [torch.equal(*(next(each.epoch(epoch))[0] for each in (ends, none))) for epoch in (1, 2)]
     assert same == [False, True]

@@ -6,6 +6,7 @@ SciPy and Pillow; of noise the distribution is compared.
 
 import colorsys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from vit_train.data.dataset import ImageSet
 from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
+from vit_train.evaluation.measuring import robustness
 
 
 def photos(size: int = 32) -> Tensor:
@@ -25,6 +28,19 @@ def photos(size: int = 32) -> Tensor:
     coarse = torch.rand(20, 3, 6, 6, generator=generator)
     smooth = F.interpolate(coarse, (size, size), mode="bicubic")
     return (255 * smooth).round().clamp(0, 255).to(torch.uint8)
+
+
+def test_robustness_measures_each_corruption_at_each_severity() -> None:
+    plain, images = SimpleNamespace(confidence=np.zeros(1)), ImageSet(photos(), torch.zeros(20))
+
+    def level(each: ImageSet) -> SimpleNamespace:
+        return SimpleNamespace(acc=each.images.double().mean().item(), predictions=plain)
+
+    found = robustness(level, images, plain)["acc_by_severity"]  # type: ignore[arg-type]
+    assert found == {
+        name: [corrupted(photos(), name, each).double().mean().item() for each in SEVERITIES]
+        for name in CORRUPTIONS
+    }
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)

@@ -152,6 +152,7 @@ def test_a_group_is_on_one_side_of_every_split_and_fold() -> None:
         make_splits(Dataset(images, images, ("a",)), DataConfig(cv_folds=41, cv_fold=0))
     with pytest.raises(ValueError, match="all images are in one group"):
         set_apart(grouped([5]), "val_fraction", DataConfig())
-    for seed in range(9):  # whatever the order, not the group that is too large
+    for seed in range(9):  # neither the group that is too large nor all images of a class
         config = DataConfig(val_fraction=0.1, split_seed=seed)
-        assert len(set_apart(grouped([91, 3, 3, 3]), "val_fraction", config)[1]) == 9
+        assert len(set_apart(grouped([91, 3, 3, 3]), "val_fraction", config)[1]) == 3
+        assert len(set_apart(grouped([3, 3, 3, 91]), "val_fraction", config)[1]) == 3

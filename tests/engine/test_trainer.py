@@ -42,7 +42,7 @@ class Recorder(Callback):
     """Notes all events, and calls `each_step` after every step."""
 
     def __init__(self, each_step: Callable[[Trainer], object] = lambda trainer: None) -> None:
-        self.steps, self.logs, self.epochs, self.stops = 0, [], [], 0
+        self.steps, self.logs, self.epochs = 0, [], []
         self.places, self.each_step = [], each_step
 
     def on_step(self, trainer: Trainer) -> None:
@@ -55,9 +55,6 @@ class Recorder(Callback):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         self.epochs.append((log, val))
         self.places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
-
-    def on_stop(self, trainer: Trainer) -> None:
-        self.stops += 1
 
 
 def make_model() -> nn.Module:
@@ -138,14 +135,11 @@ def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> N
     assert speeds == pytest.approx({4: 32 / 3, 6: 48 / 6, 8: 32 / 4, 12: 48 / 6})
 
 
-def test_a_request_to_stop_is_followed_after_the_step() -> None:
-    def stop(trainer: Trainer) -> None:
-        trainer.stop_requested = trainer.step == 8
-
-    recorder = Recorder(stop)
-    trainer = train(data(), recorder)
-    assert (trainer.step, recorder.stops, len(recorder.epochs)) == (8, 1, 1)
-    assert not trainer.finished
+def test_each_epoch_is_told_to_the_parts_of_the_model() -> None:
+    model, told = make_model(), []
+    model.set_epoch = told.append
+    train(data(), model=model)
+    assert told == [0, 1]
 
 
 class Dropped(nn.Module):

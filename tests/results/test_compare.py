@@ -125,7 +125,6 @@ def test_runs_on_other_images_of_one_folder_are_no_repetitions(
     assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
     runs[0]["config"]["data"]["root"] = same  # the same images
     assert labels(*runs) == [f"root={root} (aaaa)", f"root={root} (bbbb)"]
-    assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])
 
 
 def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() -> None:

@@ -229,23 +229,6 @@ def managed(folder: Path, **config: Any) -> tuple[CheckpointManager, Trainer, Re
     return manager, Trainer(), reports
 
 
-def after_epochs(folder: Path, losses: list[float | None], **config: Any) -> dict[str, Checkpoint]:
-    """The checkpoints, by name, after epochs with these losses of validation."""
-    manager, trainer, _ = managed(folder, **config)
-    for trainer.epoch, loss in enumerate(losses, start=1):
-        trainer.finished, trainer.step = trainer.epoch == len(losses), 10 * trainer.epoch
-        manager.on_epoch(trainer, LOG, None if loss is None else trainer.validated(loss))
-    return {each.stem: Checkpoint.load(each) for each in folder.iterdir()}
-
-
-def test_the_best_epoch_and_the_last_are_kept(tmp_path: Path) -> None:
-    kept = after_epochs(tmp_path, [0.5, 0.2, 0.3, 0.2, 0.4])
-    assert (kept["best"].epoch, kept["last"].epoch) == (2, 5)
-    for name in ("best", "last"):
-        assert kept[name].classes == ["a", "b"]
-        assert kept[name].best == Best(2, -0.2, {"loss": 0.2})
-
-
 def test_short_epochs_are_not_spent_on_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,8 +288,10 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
-    kept = after_epochs(tmp_path, [0.5, 0.4, 0.3, 0.2], keep=2)
-    epochs = {name: checkpoint.epoch for name, checkpoint in kept.items()}
+    manager, trainer, _ = managed(tmp_path, keep=2)
+    for trainer.epoch in range(1, 5):
+        manager.on_epoch(trainer, LOG, trainer.validated(1 / trainer.epoch))
+    epochs = {each.stem: Checkpoint.load(each).epoch for each in tmp_path.iterdir()}
     assert epochs == {"best": 4, "last": 4, "last-1": 3, "last-2": 2}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten
+from vit_train.model.config import ViTConfig, differences
 from vit_train.runs.config import (
     ADAMW_TUNING,
     CHOSEN_BY_NAME,
@@ -62,13 +63,11 @@ def begun_run(
         try:
             begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
             completed = completed_config(config, begun, keys)
-        except ValueError:
+        except (ValueError, KeyError):
             if folder == own:
                 raise
-            continue  # another job's run, which is damaged or has another model
-        # Two jobs may differ in precision=auto and the precision that it has chosen.
-        is_chosen = folder != own and "precision" in keys and config.precision == "auto"
-        if not is_chosen and are_same(begun, completed, exactly=folder != own):
+            continue  # another job's run: damaged, of another version, or of another model
+        if are_same(begun, completed, exactly=folder != own):
             return folder, completed
     return None
 
@@ -89,9 +88,12 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
             config = with_settings(config, {f"{group}.{name}": getattr(theirs, name)})
     if config.train.minutes is not None and config.train.minutes == begun.train.minutes:
         config = with_settings(config, {"train.epochs": begun.train.epochs})
-    if "init_from" not in keys or type(config.model) is not type(begun.model):
+    ours, theirs = config.model, begun.model
+    if "init_from" not in keys or not (
+        isinstance(ours, ViTConfig) and isinstance(theirs, ViTConfig)
+    ):
         return config
-    shape = () if "model" in keys else (f"model.{name}" for name in vars(begun.model))
+    shape = () if "model" in keys else differences(theirs, ours)
     # As in `fine_tuned`: a recipe sets these itself.
     is_recipe = not {"experiment", "config"}.isdisjoint(keys)
     usual = () if is_recipe else ("data.image_size", *FINE_TUNING, *ADAMW_TUNING)
@@ -115,7 +117,7 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """Return the settings of the run that `extend=` names, with the changes on the command line.
 
     Unless the command line sets optim.warmup_epochs, scale the warm-up in proportion to the number
-    of epochs, to at most half of the epochs. Raise ValueError if the run is not finished, or if the
+    of epochs. Raise ValueError if the run is not finished, or if the
     command line changes a setting that does not fit the run's saved state.
     """
     folder = finished_run(composed.extend)
@@ -125,9 +127,9 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     if optim.warmup_epochs == before.optim.warmup_epochs and "optim.warmup_epochs" not in keys_of(
         overrides
     ):
-        longer = config.train.epochs / before.train.epochs
-        warmup = min(optim.warmup_epochs * longer, config.train.epochs / 2)
-        optim.warmup_epochs = round(warmup, 3)
+        optim.warmup_epochs = round(
+            optim.warmup_epochs * config.train.epochs / before.train.epochs, 3
+        )
     return config
 
 
@@ -191,8 +193,12 @@ def changed(
     if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
         settings.data.root = ""  # a table's folder, which is now that of the new file
     for key in (key for key in keys if may_change(key, argument)):
-        is_group = key in CHOSEN_BY_NAME  # whose choices have settings of their own
-        OmegaConf.update(settings, key, OmegaConf.select(composed, key), merge=not is_group)
+        OmegaConf.update(
+            settings,
+            key,
+            OmegaConf.select(composed, key),
+            merge=key not in CHOSEN_BY_NAME,  # whose choices have settings of their own
+        )
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
 
 
@@ -209,8 +215,7 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
     if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
         raise ValueError(
             f"this run reads images of up to {limit:,} pixels, more than the default limit: if "
-            f"you trust the images, add data={data.name} data.max_pixels={limit}, and repeat every "
-            "other data setting of the run"
+            f"you trust the images, add data={data.name} data.max_pixels={limit}"
         )
     data.download = False
     if "urls" in usual:

@@ -276,6 +276,7 @@ class TableConfig(FolderConfig):
     def __post_init__(self) -> None:
         if not self.file:
             raise ValueError("data.file=FILE must name a CSV file with the columns path and label")
+        self.file = os.path.expanduser(self.file)
         self.root = self.root or str(Path(self.file).parent)
         super().__post_init__()
 

@@ -62,21 +62,22 @@ class ImagesOnDisk:
     def to(self, device: torch.device) -> Any:
         return self if device.type == "cpu" else self[:].to(device)
 
-    def select(self, rows: Tensor) -> "ImagesOnDisk":
-        return ImagesOnDisk(self.path, self.shape[1:], rows)
-
 
 def select(images: Any, index: Tensor | slice) -> Any:
     """Return the images at `index`; images on disk stay there."""
     on_disk = isinstance(images, ImagesOnDisk)
-    return images.select(images.rows[index]) if on_disk else images[index]
+    return (
+        ImagesOnDisk(images.path, images.shape[1:], images.rows[index])
+        if on_disk
+        else images[index]
+    )
 
 
 def joined(first: Any, second: Any) -> Any:
     """Return both sets of images as one; images of one file on disk stay there."""
     parts = first, second
     if all(isinstance(each, ImagesOnDisk) for each in parts) and first.path == second.path:
-        return first.select(torch.cat((first.rows, second.rows)))
+        return ImagesOnDisk(first.path, first.shape[1:], torch.cat((first.rows, second.rows)))
     return torch.cat([each[:] for each in parts])
 
 

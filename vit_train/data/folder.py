@@ -43,7 +43,11 @@ def load_folder(config: FolderConfig) -> Dataset:
             f"{config.title} lists no training images: set the column split to train for some rows"
         )
     classes = class_names(trees)
-    found: dict[str, Any] = {"white_level": found_white_level(config, trees["train"])}
+    paths = [file.path for file in trees["train"].files]
+    level = config.white_level or common_white_level(paths, config.max_pixels)
+    if level != config.white_level:
+        logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
+    found: dict[str, Any] = {"white_level": level}
     config = replace(config, **found)
     sets = {part: image_set(tree, classes, config, broken) for part, tree in trees.items()}
     # Popped from the dict, so that the whole set is not kept in memory beside its splits.
@@ -51,16 +55,6 @@ def load_folder(config: FolderConfig) -> Dataset:
     if test is None:
         train, test = set_apart(train, "test_fraction", config)
     return Dataset(train, test, tuple(classes), val=val, settings=found, broken=broken)
-
-
-def found_white_level(config: FolderConfig, train: Tree) -> int | None:
-    """Return data.white_level; if it is null, that of the training images, or None."""
-    if config.white_level is not None:
-        return config.white_level
-    level = common_white_level([file.path for file in train.files], config.max_pixels)
-    if level is not None:
-        logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
-    return level
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -> ImageSet | None:
@@ -111,7 +105,7 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
         size,
         field,
         SPLIT_BYTES,
-        "set data.cache=true, or choose fewer or smaller images",
+        "set data.cache=true, or " * (not config.cache) + "choose fewer or smaller images",
     )
     return decode(paths, reading)
 
@@ -134,16 +128,17 @@ def image_set(
     weights = [file.weight for file in tree.files]
     images, broken, lost = decode_all(paths, config)
     names = np.array([name_of(path, config) for path in paths], dtype=object)
-    found = ImageSet(images, labels, None, names, tree.groups)
-    if None not in weights:
-        found = replace(found, weights=torch.tensor(weights))
+    weighted = None if None in weights else torch.tensor(weights)
+    found = ImageSet(images, labels, None, names, tree.groups, weighted)
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
-                f"{report}\nRepair or remove these files"
-                + ", or set data.on_error=skip to leave them out" * (len(broken) < len(paths))
+                f"{report}\nRepair or remove these files (paths in a table are relative to "
+                "data.root)"
+                + ", or set data.on_error=skip to leave them out"
+                * (len(broken) < len(paths))
             )
         logger.warning(report)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}

@@ -109,11 +109,12 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
             f"training: add images or set a smaller data.{field}"
         )
     first, unit = images.units()
-    order = spread(images.labels[first], config.split_seed, leave_one=True)
-    # Groups that are too large come last, the smallest of them first.
-    order = order[(unit.bincount()[order] - count).clamp(min=0).argsort(stable=True)]
+    # Groups that are too large come late, the smallest of them first.
+    excess = (unit.bincount() - count).clamp(min=0)
+    order = spread(images.labels[first], config.split_seed, excess)
     # As many whole groups as fit, but at least one; without groups, a unit is one image.
-    fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(min=1)
+    spare = len(order) - len(strata(images.labels[first]).unique())
+    fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(1, spare or len(order))
     is_apart = torch.isin(unit, order[:fits])
     if is_apart.all():
         raise ValueError("data.group_by leaves no image for training: all images are in one group")
@@ -131,14 +132,14 @@ def strata(labels: Tensor) -> Tensor:
     return counts.argmin(1).where(labels.any(1), labels.shape[1])
 
 
-def spread(labels: Tensor, seed: int, leave_one: bool = False) -> Tensor:
+def spread(labels: Tensor, seed: int, excess: Tensor | None = None) -> Tensor:
     """Return the images' indices (N,) in an order whose every prefix is a stratified sample.
 
     Within each class (see `strata`), the images are shuffled and get evenly spaced positions in
     0…1, beginning at a random offset. Then all images are sorted by position, so that each class is
     sampled in proportion to its size. Classes of equal size differ by at most one sampled image.
-    With many small classes, a large class can be off by several images. With `leave_one`, one image
-    of each class comes last.
+    With many small classes, a large class can be off by several images. With `excess` (N,), images
+    with a larger excess come later, and one image of each class, with the largest, comes last.
     """
     labels = strata(labels)
     generator = torch.Generator().manual_seed(seed)
@@ -147,7 +148,10 @@ def spread(labels: Tensor, seed: int, leave_one: bool = False) -> Tensor:
         members = (labels == label).nonzero().squeeze(1)
         members = members[torch.randperm(len(members), generator=generator)]
         offset = torch.rand((), generator=generator, dtype=torch.float64)
-        place[members] = (torch.arange(len(members)) + offset) / len(members)
-        if leave_one:
-            place[members[-1]] = torch.inf
+        places = (torch.arange(len(members)) + offset) / len(members)
+        if excess is not None:
+            members = members[excess[members].argsort(stable=True)]
+            places += excess[members]
+            places[-1] += 1e12  # after those of all classes
+        place[members] = places
     return place.argsort(stable=True)

@@ -59,10 +59,11 @@ class Tree:
     @property
     def labels(self) -> list[list[str]]:
         """Return the class or the tags of each file."""
-        if not self.has_tags:
-            return [[file.label] for file in self.files]
         return [
-            [tag for part in file.label.split("|") if (tag := part.strip())] for file in self.files
+            [tag for part in file.label.split("|") if (tag := part.strip())]
+            if self.has_tags
+            else [file.label]
+            for file in self.files
         ]
 
     @property
@@ -160,7 +161,7 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
     trees: dict[str, Tree] = {}
     for number, row in table_rows(config):
         part = PARTS.get(row.get("split") or "train")
-        tags, label = row.get("tags"), row.get("label")
+        tags, label = row.get("tags"), row.get("label", "").strip()
         if part is None or not row["path"] or (tags is None and not label):
             raise ValueError(
                 f"{config.file}, line {number}: each row needs a path, a label and, if there is a "
@@ -171,10 +172,10 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
         weight = row.get("weight")
         tree.files.append(
             ImageFile(
-                Path(config.root, row["path"]),
-                printable((label or "") if tags is None else tags),
+                Path(config.root, row["path"].replace("\\", "/")),
+                printable(label if tags is None else tags),
                 # An image without a group is a group of its own.
-                None if group is None else group or row["path"],
+                None if group is None else group.strip() or row["path"],
                 None if weight is None else weight_in(weight, f"{config.file}, line {number}"),
             )
         )
@@ -239,8 +240,9 @@ def folder_trees(config: FolderConfig) -> dict[str, Tree]:
         raise ValueError(
             f"data.root={root} is not a folder: name the folder that holds your images"
         )
-    places = {part: root / place for place, part in PARTS.items() if (root / place).is_dir()}
-    inside = visible(root / "train")
+    folders = {each.name.lower(): each for each in visible(root) if each.is_dir()}
+    places = {part: folders[place] for place, part in PARTS.items() if place in folders}
+    inside = visible(folders.get("train", root / "train"))
     if not any(map(Path.is_dir, inside)):
         nested = any(child.is_dir() for place in places.values() for child in visible(place))
         if nested or (len(places) > 1 and by_suffix(inside)[0]):
@@ -329,5 +331,6 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
         kind = "tags" if tree.has_tags else "classes"
         raise ValueError(
             f"{tree.root} has {kind} that are not {kind} of {owner}: "
-            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
+            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them "
+            "(images without class folders get the name of their folder as class)"
         )

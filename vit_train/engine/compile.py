@@ -32,7 +32,6 @@ def compile_model(
     unchanged. Evaluation does not use the compiled code, because evaluation batches have other
     shapes, and each shape would have to be compiled again.
     """
-    torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     # Beyond this limit, which counts all models of a process (in a sweep), PyTorch would silently
     # stop compiling.

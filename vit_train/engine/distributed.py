@@ -29,19 +29,15 @@ from vit_train.engine.config import DistributedConfig
 Content = TypeVar("Content")
 
 
-class ProcessLost(ValueError):
-    """Communication with the other training processes failed, so this process cannot continue."""
-
-
 @contextlib.contextmanager
 def exchanging() -> Iterator[None]:
-    """Raise ProcessLost if communication between processes fails within the block."""
+    """Raise ValueError if communication between processes fails within the block."""
     try:
         yield
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # an error of earlier work on the GPU
         raise
     except RuntimeError as error:
-        raise ProcessLost(
+        raise ValueError(
             "another training process has ended, or did not respond within "
             f"distributed.timeout_s seconds: {reason(error)}"
         ) from error

@@ -154,7 +154,7 @@ class Muon(Optimizer):
         """Make all matrices in `steps` nearly orthogonal, and scale them like the steps of AdamW.
 
         Change `steps` in place. Matrices with more rows than columns are transposed first. All
-        matrices of the same shape are computed together.
+        matrices of the same shape are computed together, divided among all workers.
         """
         stacks: dict[torch.Size, list[Tensor]] = {}
         for weight, step in zip(weights, steps, strict=True):
@@ -162,17 +162,11 @@ class Muon(Optimizer):
             wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
             stacks.setdefault(wide.shape[1:], []).append(wide)
         for shape, stack in stacks.items():
-            scaled = self.computed(torch.cat(stack)) * (ADAMW_RMS * max(shape) ** 0.5)
+            dtype = torch.bfloat16 if self.in_bf16 else stack[0].dtype
+            parts = torch.cat(stack).chunk(self.workers.count)
+            orthogonal = torch.cat(self.workers.each(partial(newton_schulz, dtype=dtype), parts))
+            scaled = orthogonal * (ADAMW_RMS * max(shape) ** 0.5)
             torch._foreach_copy_(stack, scaled.split([len(matrices) for matrices in stack]))
-
-    def computed(self, stack: Tensor) -> Tensor:
-        """Return nearly orthogonal matrices close to those in `stack`, (n,A,B).
-
-        The matrices are divided among all workers.
-        """
-        dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
-        orthogonal = partial(newton_schulz, dtype=dtype)
-        return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:

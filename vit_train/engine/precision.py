@@ -25,11 +25,10 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
-    found = {"cpu": 1, "cuda": torch.cuda.device_count()}
-    if found[device.type] <= (device.index or 0):
+    if device.type == "cuda" and torch.cuda.device_count() <= (device.index or 0):
         raise ValueError(
-            f"device={name}, but PyTorch finds {counted(found[device.type], 'such GPU')} on this "
-            "machine: use device=cpu or device=auto"
+            f"device={name}, but PyTorch finds {counted(torch.cuda.device_count(), 'such GPU')} "
+            "on this machine: use device=cpu or device=auto"
         )
     if device.index is not None:
         torch.cuda.set_device(device)
@@ -44,9 +43,7 @@ def pick_device(name: str) -> torch.device:
 
 def computes_in_bf16(device: torch.device) -> bool:
     """Return True for a CUDA GPU that computes bf16 products natively, and for every CPU."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu"
+    return device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 @dataclass(frozen=True)
@@ -135,9 +132,7 @@ def fastest(device: torch.device, model: nn.Module) -> str:
     if computes_in_bf16(device):
         return "bf16"
     # Volta and Turing (V100, T4) have matrix units only for fp16; older GPUs have none.
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0):
-        return "fp16"
-    return "fp32"
+    return "fp16" if torch.cuda.get_device_capability(device) >= (7, 0) else "fp32"
 
 
 def require_precision(name: str, device: torch.device) -> None:

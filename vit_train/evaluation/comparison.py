@@ -66,6 +66,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     pictures: dict[str, bytes] = {}
     results = [run.result for run in runs if isinstance(run.result, Classification)]
     tagged = [run.result for run in runs if isinstance(run.result, Tagging)]
+    if not (tagged or results):
+        raise ValueError("ckpt=[A,B] compares only models that predict classes or tags")
     if tagged:
         pairs = compared_tags(dict(zip(names, tagged, strict=True)))
         shares = np.array([each.predictions.average_precisions for each in tagged])
@@ -81,8 +83,9 @@ def compare_checkpoints(config: EvalConfig) -> None:
     curves = None
     if all(run.curve for run in runs):
         lines = [(name, [run.curve]) for name, run in zip(names, runs, strict=True)]
-        measures = "loss", runs[0].result.scalars[1]
-        drawn = draw_curves(lines, measures, validated_on([run.content for run in runs]))
+        drawn = draw_curves(
+            lines, ("loss", runs[0].result.scalars[1]), validated_on([run.content for run in runs])
+        )
         curves = save(drawn, folder / "curves.png")
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
     verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]

@@ -120,8 +120,11 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    has_own = config.split != "val" and meta.config.data.val == "split"
-    fits = has_own and isinstance(result, Classification | Tagging)
+    fits = (
+        config.split != "val"
+        and meta.config.data.val == "split"
+        and isinstance(result, Classification | Tagging)
+    )
     validation: Any = measured(val).predictions if fits and val is not None else None
     fitted, thresholds = None, {}
     if validation is not None and isinstance(result, Classification):

@@ -68,7 +68,7 @@ class Explainer:
         precision: Precision | None = None,
     ) -> None:
         model, meta = trained
-        if not isinstance(model, VisionTransformer):
+        if not (isinstance(model, VisionTransformer) and meta.task.needs_labels):
             raise ValueError(
                 "vit-explain needs a classifier with attention, but the checkpoint has "
                 f"model.name={meta.config.model.name} and task={meta.config.task.name}"

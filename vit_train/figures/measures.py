@@ -199,8 +199,9 @@ def all_values(result: Evaluation) -> dict[str, float]:
     """Return the result's own values and, for a classifier, also the metrics in NUMBERS."""
     if not isinstance(result, Classification):
         return result.values
-    own = {name: float(number(result.predictions)) for name, number in NUMBERS.items()}
-    return result.values | own
+    return result.values | {
+        name: float(number(result.predictions)) for name, number in NUMBERS.items()
+    }
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
     if meta.temperature is None:
         advice = meta.calibration_advice(meta.path)
         raise ValueError(
-            f"calibrated=true needs a temperature: {advice} (at the image size of training)"
+            f"at the image size of training, calibrated=true needs a temperature: {advice}"
         )
     head: Any = fused.head
     for parameter in head.parameters():

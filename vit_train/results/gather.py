@@ -139,7 +139,7 @@ def searched_points(
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
     """Return series of results by number of training images.
 
-    Groups that differ only in data.train_subset form one series.
+    Groups whose labels are the same without data.train_subset form one series.
     """
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:

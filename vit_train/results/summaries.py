@@ -214,7 +214,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     stages = (*summary.get("earlier", ()), summary)
     used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
     settings["precision"] = ", then ".join(used) or settings["precision"]
-    settings["fork"] = settings.get("fork") is not None
+    settings["fork"] = settings["fork"] != "null"
     if summary.get("extends"):
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""

@@ -1,11 +1,8 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
 from dataclasses import fields, replace
-from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
-
-import torch
 
 from vit_train.base.log import logger
 from vit_train.base.setting import shortest
@@ -24,7 +21,6 @@ from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import load_part, reread
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits, set_apart, subset
-from vit_train.data.trees import find_trees, name_of
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin, run_folder
@@ -183,21 +179,10 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
-        every = in_order(data, config) if isinstance(config, FolderConfig) else None
+        classes = meta.classes if meta.task.needs_labels else None
+        every = load_part(config, split, classes) if isinstance(config, FolderConfig) else None
         return unseen(every or data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
-
-
-def in_order(data: Dataset, config: FolderConfig) -> ImageSet | None:
-    """Return all images in the order of their files; None if the files are already in splits."""
-    tree, *others = find_trees(replace(config, split_as=None)).values()
-    if others:
-        return None
-    parts = [part for part in (data.train, data.val, data.test) if part is not None]
-    every = reduce(ImageSet.with_others, parts)
-    place = {name_of(file.path, config): number for number, file in enumerate(tree.files)}
-    places = [place[name] for name in every.all_names.tolist()]
-    return every.subset(torch.tensor(places).argsort(stable=True))
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:

@@ -148,7 +148,7 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
     path = Path(name)
     named = path if path.is_file() else None
     folder = run_folder(named or path / LAST)
-    if named and (folder == path.parent or path.suffix != SUFFIX):
+    if named and (folder.samefile(path.parent) or path.suffix != SUFFIX):
         raise ValueError(
             f"{key}={name}: this file is not in a run's folder: name the run's folder, or a "
             f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights in this "

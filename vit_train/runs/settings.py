@@ -96,7 +96,7 @@ class EvalConfig(TrainedConfig):
     precision: str | None = setting(
         None,
         "auto, fp32, tf32, bf16 or fp16; null: the run's precision, or fp32 if the device does not "
-        "support it; for a run in bf16, null means auto.",
+        "support it; for a run in bf16, null means auto. Only with null is the calibration saved.",
         choices=PRECISIONS,
     )
     tta: str = setting(
@@ -201,7 +201,9 @@ class ExplainConfig(TrainedConfig):
         choices=("relevance", "rollout", "attention", "all"),
     )
     layer: int = setting(
-        -1, "The layer for method=attention, counted from 1, or from the end if negative."
+        -1,
+        "The layer for method=attention or all, or a decoder's layer, counted from 1, or from the "
+        "end if negative.",
     )
     target: str | None = setting(None, "The class to explain; null: the predicted class.")
     score: int = setting(

@@ -56,6 +56,7 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
             evaluating = time.perf_counter()
             trainer.evaluate(trainer.eval_model, images)
             image_seconds = (time.perf_counter() - evaluating) / len(few)
+    trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
     sizes = setup.sizes
     epoch_seconds = step_seconds * len(setup.train_loader) + image_seconds * sizes["val"]
     left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began)

@@ -217,7 +217,7 @@ class TensorBoard(Callback):
         plugin = experiment.value[0].metadata.plugin_data
         content = HParamsPluginData.FromString(plugin.content)
         for info in content.experiment.hparam_infos:
-            info.differs = info.name in chosen
+            info.differs = info.name.removesuffix(".name") in chosen
         plugin.content = content.SerializeToString()
         for summary in (experiment, *session):
             self.add(Event(summary=summary))

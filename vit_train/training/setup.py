@@ -206,8 +206,7 @@ def set_up(
     image_loader = augmented(config, train_set, source, normalize, processes)
     task.prepare(train_set.labels.to(device), train_set.weights is not None)
     # With precision=auto, the processes may measure different speeds.
-    name = processes.broadcast(pick_precision(config.precision, device, model).name)
-    precision = pick_precision(name, device, model)
+    precision = processes.broadcast(pick_precision(config.precision, device, model))
     return Setup(
         config=replace(config, precision=precision.name),
         precision=precision,

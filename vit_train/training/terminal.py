@@ -122,13 +122,17 @@ def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
     left the weights and the sizes of images and patches at their defaults.
     """
     data, model = setup.config.data, setup.config.model
-    sizes = {"init_from", "data.image_size", "model", "model.patch_size", "experiment", "config"}
+    # Settings that choose them, or exclude the suggested ones.
+    others = {
+        *("init_from", "data.image_size", "model", "model.patch_size"),
+        *("experiment", "config", "extend", "fork"),
+    }
     if (
         not isinstance(data, FolderConfig)
         or not isinstance(model, ViTConfig)
         or not setup.task.needs_labels
         or not chosen
-        or sizes & {*chosen}
+        or others & {*chosen}
         or data.image_size != FolderConfig.image_size
     ):
         return ""

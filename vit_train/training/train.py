@@ -259,3 +259,5 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
             f"out of memory with {counted(tried, 'image')} at once: use {less}"
             f"{folder.advice() if folder else ''}"
         ) from error
+    finally:
+        trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
