@@ -42,7 +42,7 @@ HELP = """\
 A contender is PACKAGE or PACKAGE:WORD:WORD. Packages: vit_train, timm, torchvision, vit-pytorch.
 Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, fused, eager; for
 the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
-LOOP_STEPS = {"cpu": 8, "cuda": 200}  # at least so many
+LOOP_STEPS = {"cpu": 8, "cuda": 20}  # at least so many
 
 
 @dataclass(frozen=True)

