@@ -125,8 +125,8 @@ def test_auto_is_the_fastest_precision_of_a_gpu(
     )
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert pick_precision("auto", CUDA, WIDE).name == name
-    assert Precision(name, CUDA).has_bf16 == bf16
-    assert not Precision("fp32", CUDA).has_bf16 and Precision("bf16", CPU).has_bf16
+    assert Precision(name, CUDA).allows_bf16 == bf16
+    assert not Precision("fp32", CUDA).allows_bf16 and Precision("bf16", CPU).allows_bf16
 
 
 @pytest.mark.parametrize("name, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16)])

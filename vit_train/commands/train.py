@@ -122,7 +122,7 @@ def say(text: str) -> None:
     print(printable(text, keep="\n"))
 
 
-# The settings that hold paths; a path without a key most likely means the first.
+# The settings that hold paths; for a path without a key, the first is suggested.
 PATHS = (
     *CONTINUED,
     *("init_from", *DATA_PATHS, "task.teacher", "hydra.run.dir", "hydra.sweep.dir"),
@@ -133,8 +133,8 @@ vit-train: train a Vision Transformer on small images.
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
 # Among the processes that torchrun starts, only the first one writes files.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
-# The file that records the run's folder for a restart, in torchrun's launch folder, where
-# attempt_N/RANK/error.json are.
+# torchrun's launch folder has attempt_N/RANK/error.json. The file LAUNCH in it records the run's
+# folder for a restart.
 ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 

@@ -173,7 +173,7 @@ class Statistics(NamedTuple):
     std: tuple[float, ...]
 
 
-class Source(NamedTuple):
+class DataFacts(NamedTuple):
     """A data set's classes, image shape and checksum, and the keys of seen images.
 
     Seen images were used for training or validation, by this model or by one it learned from.

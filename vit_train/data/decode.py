@@ -292,7 +292,7 @@ def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | No
     """
     shape = 3, *reading.size
     pixels = len(paths) * math.prod(shape)
-    if not entry.is_file() or entry.stat().st_size != pixels + 4 * len(paths):
+    if not os.path.isfile(entry) or entry.stat().st_size != pixels + 4 * len(paths):
         return None
     lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=pixels))
     broken = {}

@@ -59,11 +59,10 @@ ORDERS = {"shuffled": shuffled, "balanced": balanced}
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    A batch holds images (B,C,H,W) float32, and labels (B,) or, with Mixup, CutMix or tags, targets
-    (B,K).
-    With several processes, process `rank` of `ranks` makes only its share of each batch. An
-    incomplete last batch is dropped; other epochs will include its images. A set smaller than
-    `batch_size` makes a single, smaller batch. `sampler` names one of ORDERS.
+    A batch holds images (B,C,H,W) float32, and labels (B,) or, with Mixup, CutMix, tags or weights,
+    targets (B,K) (see `weighted`). With several processes, process `rank` of `ranks` makes only its
+    share of each batch. An incomplete last batch is dropped; other epochs will include its images.
+    A set smaller than `batch_size` makes a single, smaller batch. `sampler` names one of ORDERS.
     """
 
     def __init__(
@@ -118,8 +117,7 @@ class TrainBatches(DrawnBatches):
         process's share. If the data set does not fit on the device, also return the cropped
         images, uint8 (b,C,H,W).
         """
-        # Each image is mixed with the one before it, so the image before this share is made, too;
-        # the batch's first image is mixed with its last one (−1).
+        # The image before the batch's first one is its last (−1).
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:
             columns = torch.cat((columns[:1] - 1, columns))
@@ -148,7 +146,7 @@ class TrainBatches(DrawnBatches):
         ]
 
     def batch(self, *draws: Tensor) -> Batch:
-        packed, *crops = draws
+        packed, *crops = draws  # (F,b), and perhaps images uint8 (b,C,H,W)
         rows = iter(packed.unbind())
         index, cuts = next(rows).long(), unpack(rows, Cuts)
         images = crops[0] if crops else self.cropper.cut(index, cuts)

@@ -94,8 +94,8 @@ class GraphedStep:
     replays the graph with a single launch. A normal call takes several hundred launches, each of
     which costs the CPU more time than the GPU needs for the arithmetic. For the capture, the
     function must do all its work on the device, without waiting for the device, and keep its
-    results in tensors that are never moved. If the capture fails, a warning gives the reason, and
-    all calls stay normal.
+    results in tensors that are never moved. If the capture fails, warn, and keep all calls normal;
+    before PyTorch 2.13, raise ValueError for an operation that cannot be captured.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class Objective(Protocol):
 
     # The names of a training step's measures; the first is minimized.
     measures: ClassVar[tuple[str, ...]]
-    # True if images have weights; a step's loss is then the weighted mean.
+    # True if images count unequally; a step's loss is then the weighted mean.
     weighs: bool = False
     # The value of `evaluation` that selects the best epoch.
     best_by: str = "loss"

@@ -57,7 +57,7 @@ class Precision:
     device: torch.device
 
     @property
-    def has_bf16(self) -> bool:
+    def allows_bf16(self) -> bool:
         """Return True if the precision is bf16 or fp16 and the device computes in bf16."""
         return self.name in ("bf16", "fp16") and computes_in_bf16(self.device)
 

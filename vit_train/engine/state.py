@@ -40,7 +40,10 @@ class Best:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of PyTorch's global random generators, which dropout uses on a GPU."""
+    """The states of PyTorch's global random generators.
+
+    Dropout uses these generators on a GPU and in compiled code.
+    """
 
     torch: Tensor
     cuda: list[Tensor]

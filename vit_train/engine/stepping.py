@@ -61,7 +61,7 @@ class Optimizers:
         """
         for optimizer in self.optimizers:
             optimizer.workers = workers
-            optimizer.in_bf16 = precision.has_bf16
+            optimizer.in_bf16 = precision.allows_bf16
 
     @property
     def groups(self) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from vit_train.engine.state import Best
 from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.engine.workers import make_workers
 
-# A log waits for the device: 3 to 5 ms on a GPU, as long as several steps.
+# The least time between logs on a GPU: a log waits for it for 3 to 5 ms, as long as several steps.
 LOG_SECONDS = 1.0
 
 
@@ -228,7 +228,7 @@ class Trainer:
         Such a method returns True if the shapes of the module's outputs change.
         """
         modules: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_epoch")]
-        if any([module.set_epoch(epoch) for module in modules]):
+        if any([module.set_epoch(epoch) for module in modules]):  # a list: every one is told
             self.graphed_step.restart()
 
     def schedule(self) -> Tensor:
@@ -259,13 +259,10 @@ class Trainer:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
-        # Step.
+        # Step. In fp16, gradients may overflow until the scale is found.
         finite = sums[0].isfinite() & norm.isfinite()
-        noted = finite
-        if self.scaler.is_enabled():  # fp16: gradients may overflow until the scale is found
-            searching = self.scaler.scale(torch.ones_like(norm)) > 1
-            noted = sums[0].isfinite() & (finite | searching)
-        self.nonfinite.note(number, noted)
+        searching = self.scaler.scale(torch.ones_like(norm)) > 1
+        self.nonfinite.note(number, sums[0].isfinite() & (norm.isfinite() | searching))
         self.optimizers.set_lr(lr)
         self.optimizers.step(finite)
         self.scaler.update()
@@ -301,8 +298,9 @@ class Trainer:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return a micro-batch's step sums and its contribution to the batch's gradient.
 
-        `indices` are the images' indices in the whole batch. On a CPU, dropout is a function of the
-        seed, the step and the image's index. This function runs in a worker thread.
+        `indices` are the images' indices in the whole batch. On a CPU, unless compiled, dropout is
+        a function of the seed, the step and the image's index. This function runs in a worker
+        thread.
         """
         generators = (
             per_image_generators(self.seed, self.step, indices.tolist())

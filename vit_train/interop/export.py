@@ -208,8 +208,10 @@ def results(meta: Meta) -> list[str]:
         precision = markdown_cell(str(summary["precision"]))
         name = "acc" if all("acc" in result for result in summary["test"].values()) else "map"
         ends = "{:.2%} to {:.2%}".format
+        best = "best (selected on test)" if summary.get("selected_on") == "test" else "best"
         rows = [
-            f"| test images, {markdown_cell(weights)} weights | {precision} | "
+            f"| test images, {best if weights == 'best' else markdown_cell(weights)} weights | "
+            f"{precision} | "
             f"{result[name]:.2%} | {ends(*result[f'{name}_interval_95'])} | {result['count']:,} |"
             for weights, result in summary["test"].items()
         ]

@@ -236,7 +236,7 @@ def onnx_int8_of(model: Deployed) -> bytes:
 
 def open_onnx(path: Path, model: Deployed) -> Answer:
     runtime = import_module("onnxruntime")
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 

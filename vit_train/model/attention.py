@@ -48,9 +48,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return a @ b
 
 
-def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
-) -> Tensor:
+def fast_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool) -> Tensor:
+    """Return the result of `attend`, by PyTorch's kernel where that is faster."""
     in_bf16 = q.device.type == "cpu" and q.dtype == torch.bfloat16
     if in_bf16 and q.requires_grad and k.shape[2] <= WRITTEN_TOKENS:
         # In bf16, PyTorch's backward is no faster than in float32; with AMX, it takes eight times
@@ -86,7 +85,7 @@ class Attention(nn.Module):
         self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
-        self.relative = relative or AttentionPositions()  # this does not change the result
+        self.relative = relative or AttentionPositions()  # the base class changes nothing
         head_dim = dim // config.num_heads
         self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
@@ -111,7 +110,7 @@ class Attention(nn.Module):
         if self.kernels == "scratch" or need_weights:
             heads, weights = attend(q, k, v, bias, is_causal)
         else:
-            heads, weights = fused_attention(q, k, v, bias, is_causal), None
+            heads, weights = fast_attention(q, k, v, bias, is_causal), None
         return self.dropout(self.merge_heads(heads)), weights if need_weights else None
 
     def project(

@@ -190,7 +190,8 @@ class ViTConfig(ModelConfig):
     kernels: str = setting(
         "auto",
         "Implementation of LayerNorm, GELU and attention. scratch: this package's; fused or auto: "
-        "PyTorch's, which was faster on most CPUs measured. The results agree up to rounding.",
+        "PyTorch's (except attention in bf16 training on a CPU), which was faster on most CPUs "
+        "measured. The results agree up to rounding.",
         choices=("auto", "scratch", "fused"),
     )
 

@@ -1,7 +1,8 @@
 """The encoder block as plain mathematics: textbook formulas, no modules, nothing fused.
 
 The fast modules are tested against this reference: Dosovitskiy et al. 2021 (arXiv:2010.11929),
-equations 2 and 3, without biases or learned normalization.
+equations 2 and 3, without biases or learned normalization, and with GELU's tanh form (the model's
+default is the exact GELU).
 """
 
 import math

@@ -139,7 +139,7 @@ class Dropout(nn.Module):
             return x
         if PER_IMAGE.generators is None:
             return F.dropout(x, self.rate)
-        return x * bernoulli(x, 1 - self.rate) / (1 - self.rate)  # bf16 has no 1/(1 − rate)
+        return x * bernoulli(x, 1 - self.rate) / (1 - self.rate)  # bf16 would round 1/(1 − rate)
 
 
 class LayerScale(nn.Module):
@@ -205,13 +205,13 @@ def init_normal(parameter: nn.Parameter, std: float) -> None:
 class QueryKeyValue(nn.Linear):
     """Joint projection to queries, keys and values: three matrices stacked in one."""
 
-    stacked = 3
+    stacked = 3  # for Muon: see engine/optimizers.py
 
 
 class PreHead(nn.Sequential):
     """Layers between the encoder and the linear classifier."""
 
-    is_head = True
+    is_head = True  # for optim.head_lr_scale
 
 
 class Head(nn.Linear):

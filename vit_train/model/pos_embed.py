@@ -194,11 +194,11 @@ class RelativeKeys(AttentionPositions):
         self.grid, self.prefix = grid, prefix
 
     def bias(self, q: Tensor, k: Tensor) -> Tensor:
-        patches = q[:, :, self.prefix :] * q.shape[-1] ** -0.5
-        by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
+        patches = q[:, :, self.prefix :] * q.shape[-1] ** -0.5  # (B,H,Q',Dh), Q' = Q − prefix
+        by_distance = patches @ self.weight.t()  # (B,H,Q',2N−1)
         last = len(self.weight) // 2  # N − 1
         place = torch.arange(last + 1, device=q.device)
-        distance = place[: patches.shape[2]].unsqueeze(1) - place + last  # (Q,N)
+        distance = place[: patches.shape[2]].unsqueeze(1) - place + last  # (Q',N)
         logits = by_distance.gather(3, distance.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.prefix, 0, min(self.prefix, q.shape[2]), 0))
 

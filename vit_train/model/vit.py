@@ -126,7 +126,7 @@ class Block(nn.Module):
         """Apply the block to tokens: (B,T,D) → (B,Q,D), with Q = `num_queries` or, for None, Q = T.
 
         Only the first Q tokens are computed; the other tokens serve as keys and values. Also return
-        the attention (B,H,Q,T), or None without `need_weights`.
+        the attention (B,H,Q,T), or None without `need_weights`. `mask` is as in `Attention`.
         """
         attended, weights = self.attn(
             self.norm1(x) if self.pre_norm else x, need_weights, num_queries, mask
@@ -217,11 +217,11 @@ class Encoder(nn.Module):
         num_queries: int | None = None,
         indices: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Apply all blocks to tokens x, (B,T,D) → (B,T,D); also return each block's attention.
+        """Add positions, apply all blocks: (B,T,D) → (B,T,D); also return each block's attention.
 
         The attention is a list of (B,H,T,T), which is empty without `need_weights`. `num_queries=Q`
-        computes only the first Q tokens of the last block: (B,Q,D). `indices` (B,T) are the
-        positions of x's tokens in the image; None means all positions in order.
+        computes only the first Q tokens of the last block: (B,Q,D). `indices` (B,T) are the indices
+        of x's tokens in the whole sequence; None means all tokens in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):
@@ -297,11 +297,10 @@ class VisionTransformer(Encoder):
         """Return the logits and, with `return_attention`, each block's attention (B,H,T,T)."""
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
-        tokens, indices = self.tokens(images), None
-        kept = self.patch_dropout(tokens[:, self.config.prefix :])
-        if kept is not None:
-            indices = self.token_indices(kept)
-        x, attention = self.encode(
+        tokens = self.tokens(images)  # (B,T,D)
+        kept = self.patch_dropout(tokens[:, self.config.prefix :])  # (B,V)
+        indices = None if kept is None else self.token_indices(kept)
+        x, attention = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
             gather(tokens, indices), return_attention, 1 if class_only else None, indices
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.

@@ -57,7 +57,8 @@ class Difference:
         count = len(self.values)
         if count < FIRST_LOOK:
             return False
-        return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error
+        # Without spread, a few seeds of coarse accuracies may agree by chance.
+        return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error > 0
 
     def seeds_to_find(self, size: float) -> int | None:
         """Return the number of seeds needed to find a true difference of `size` with 80 % power.

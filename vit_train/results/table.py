@@ -117,7 +117,7 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
 TERMINAL = 80
 DIFFERENCES = """\
 Differences are paired by seed. If an interval includes 0, the difference may
-be due to chance; results.md lists the seeds needed to detect 1 point."""
+be due to chance; for accuracy, results.md lists the seeds needed for 1 point."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:

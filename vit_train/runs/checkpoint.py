@@ -51,7 +51,7 @@ class Facts:
 
     classes: list[str]
     versions: dict[str, str]
-    # A hash of the run's training, validation and test images.
+    # The checksum of the whole data set (Dataset.fingerprint).
     fingerprint: str
     # Keys, (N,) int64, of the images that this model, or a model that it learned from, was trained
     # or validated on; None if unknown.

@@ -163,7 +163,8 @@ class TrainConfig(Settings):
 def with_defaults(config: TrainConfig) -> TrainConfig:
     """Fill in the groups that a config made in Python leaves unset.
 
-    The defaults are a Vision Transformer that classifies generated shapes, trained with AdamW.
+    The defaults are a Vision Transformer that classifies generated shapes, trained with AdamW. Data
+    sources without download URLs get those of their presets.
     """
     parts: dict[str, Any] = {
         "model": ViTConfig,
@@ -172,7 +173,10 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
         "optim": AdamWConfig,
     }
     left_open = (part for part in parts if getattr(config, part).name == MISSING)
-    return replace(config, **{part: parts[part]() for part in left_open})
+    config = replace(config, **{part: parts[part]() for part in left_open})
+    if getattr(config.data, "urls", None) == []:  # a preset has them, but Python reads none
+        config = with_settings(config, {"data.urls": preset_urls(config.data.name)})
+    return config
 
 
 def readable(config: TrainConfig) -> TrainConfig:

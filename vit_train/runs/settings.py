@@ -168,7 +168,7 @@ class PredictConfig(TrainedConfig):
         None,
         "Predict only if the confidence is so high that, on images like the run's validation "
         f"images, at least this share ({', '.join(map(str, TARGETS))}) of the predictions is "
-        "correct; otherwise, print unsure. Run vit-eval first.",
+        "correct with 95 % certainty; otherwise, print unsure. Run vit-eval first.",
         choices=TARGETS,
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)

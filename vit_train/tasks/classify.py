@@ -84,7 +84,7 @@ class Classify(Task):
         loss = self.loss_sum(logits, targets, images)
         sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
         if self.weighs:
-            # Class weights do not multiply the accuracy.
+            # The accuracy is weighted by the images' own weights alone.
             own = targets.sum() if self.images_weigh else loss.new_full((), len(targets))
             sums += [weighted(targets, self.weights)[0].sum().to(loss), own.to(loss)]
         return torch.stack(sums)

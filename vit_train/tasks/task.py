@@ -54,8 +54,8 @@ class Task(Objective, Protocol):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return a batch of images or of maps for each title in `columns`.
 
-        Images (B,C,H,W) are normalized like the model's input. Maps (B,R,C) are nonnegative, and
-        are drawn over the images of the first column.
+        Images (B,C,H,W) are normalized like the model's input. Maps (B,rows,columns) are
+        nonnegative, and are drawn over the images of the first column.
         """
         return []
 

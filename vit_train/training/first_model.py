@@ -13,7 +13,7 @@ from vit_train.base.setting import in_pixels, shortest
 from vit_train.base.text import counted, listed
 from vit_train.data.batches import Normalize
 from vit_train.data.config import DataConfig, FolderConfig
-from vit_train.data.dataset import Dataset, Source, are_among, image_keys, without
+from vit_train.data.dataset import DataFacts, Dataset, are_among, image_keys, without
 from vit_train.data.splits import Splits
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.distributed import Processes
@@ -216,7 +216,7 @@ def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
 
 
 def checked_teacher(
-    config: TrainConfig, teacher: "Trained", data: Source, normalize: Normalize
+    config: TrainConfig, teacher: "Trained", data: DataFacts, normalize: Normalize
 ) -> Teacher:
     """Return the teacher of the distillation task; `normalize` is the student's normalization.
 
@@ -287,7 +287,7 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
 
 def known_source(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
-) -> Source:
+) -> DataFacts:
     """Return a description of the data, with the keys of all images that the run must not test on.
 
     The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
@@ -306,4 +306,4 @@ def known_source(
                 "which vit-data lists"
             )
     keys = torch.cat(seen) if seen else None
-    return Source(data.classes, data.image_shape, data.fingerprint, keys, seen_before)
+    return DataFacts(data.classes, data.image_shape, data.fingerprint, keys, seen_before)

@@ -188,7 +188,7 @@ class TensorBoard(Callback):
             self.scalar(tag, value, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        if log.step < trainer.loop.log_every:  # the beginning, or the whole of a very short run
+        if log.step < trainer.loop.log_every:  # no point yet: epochs are short
             self.on_log(trainer, log)
         if val is not None:
             for name, value in all_values(val).items():

@@ -20,8 +20,8 @@ from vit_train.base.text import counted, printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
+    DataFacts,
     ImageSet,
-    Source,
     Statistics,
     channel_statistics,
     valid_statistics,
@@ -70,7 +70,7 @@ class Setup:
     config: TrainConfig
     precision: Precision
     processes: Processes
-    data: Source
+    data: DataFacts
     splits: Splits
     train_set: ImageSet
     # This process's share of augmented batches of the training images.
@@ -89,10 +89,6 @@ class Setup:
         weights = self.train_set.weights
         batches = self.image_loader if weights is None else self.image_loader.weighted(weights)
         return self.task.train_loader(batches)
-
-    @cached_property
-    def val_loader(self) -> Iterable[Batch] | None:
-        return None if self.splits.val is None else self.unaugmented(self.splits.val)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -189,10 +185,11 @@ def set_up(
     seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
     splits = make_splits(unseen_test(data, seen_before), config.data)
     source = known_source(data, splits, config.data, seen_before)
-    if task.needs_labels:
-        train_set = with_weights(splits.train)
-    else:
-        train_set = with_unlabeled(splits.train, data.unlabeled)
+    train_set = (
+        without_weight_zero(splits.train)
+        if task.needs_labels
+        else with_unlabeled(splits.train, data.unlabeled)
+    )
     del data  # the splits hold copies
 
     statistics = chosen_statistics(
@@ -230,7 +227,7 @@ def set_up(
     )
 
 
-def with_weights(train_set: ImageSet) -> ImageSet:
+def without_weight_zero(train_set: ImageSet) -> ImageSet:
     """Leave out the training images of weight 0; raise ValueError if no image remains."""
     if train_set.weights is None:
         return train_set
@@ -256,7 +253,7 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
 def augmented(
     config: TrainConfig,
     train_set: ImageSet,
-    source: Source,
+    source: DataFacts,
     normalize: Normalize,
     processes: Processes,
 ) -> TrainBatches:
@@ -290,7 +287,7 @@ def balances(config: TrainConfig) -> bool:
     return has_class_weights or config.data.sampler == "balanced"
 
 
-def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
+def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: DataFacts) -> str:
     """Return the name of the validation metric that selects the best epoch.
 
     With checkpoint.metric=auto, the metric depends on the task and on whether the classes of the

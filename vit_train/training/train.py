@@ -54,10 +54,10 @@ class Deadline(Callback):
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step if any of SIGNALS is received.
 
-    Yield a list that will contain the number of the received signal. A second signal ends the
-    process at once, unless it is SIGHUP, which a closing terminal may send several times. Signals
-    that the process ignores, such as SIGHUP under nohup, stay ignored. Outside the main thread, do
-    nothing, because Python lets only the main thread handle signals.
+    Yield a list that will contain the number of the received signal. A second signal has
+    its earlier effect, unless it is SIGHUP, which a closing terminal may send several times.
+    Signals that the process ignores, such as SIGHUP under nohup, stay ignored. Outside the main
+    thread, do nothing, because Python lets only the main thread handle signals.
     """
     received: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
@@ -72,9 +72,9 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     def end_at_once(number: int, frame: FrameType | None) -> None:
         if signal.Signals(number).name == "SIGHUP":
             return
-        # `request` cannot itself restore the default handler: with another signal pending, Python
+        # `request` cannot itself restore the earlier handler: with another signal pending, Python
         # would report an error instead of ending the process.
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, before[number])
         signal.raise_signal(number)
 
     before = {number: signal.signal(number, request) for number in numbers}
@@ -183,7 +183,7 @@ def run(
         model=setup.model,
         objective=setup.task,
         train_loader=setup.train_loader,
-        val_loader=setup.val_loader,
+        val_loader=None if setup.splits.val is None else setup.unaugmented(setup.splits.val),
         config=setup.config,
         precision=setup.precision,
         callbacks=[

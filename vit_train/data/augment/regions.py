@@ -114,7 +114,7 @@ class Cropper:
                 "shorter side of the images"
             )
         self.flip = config.flip
-        self.is_first = np.random.default_rng(seed).random(len(images)) < 0.5
+        self.flipped_first = np.random.default_rng(seed).random(len(images)) < 0.5
         self.images = place(images, device, "training")
         self.on_device = self.images.device.type == device.type
 
@@ -122,7 +122,7 @@ class Cropper:
         """Draw how to cut the images at `index` (B,); epochs are counted from 0."""
         dy, dx = torch.from_numpy(rng.integers(2 * self.padding + 1, size=(2, len(index))))
         if self.flip == "alternate":
-            flip = self.is_first[index.numpy()] ^ bool(epoch % 2)
+            flip = self.flipped_first[index.numpy()] ^ bool(epoch % 2)
         else:
             flip = rng.random(len(index)) < 0.5 * bool(self.flip)
         return Cuts(dy, dx, torch.from_numpy(flip))
