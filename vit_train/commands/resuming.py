@@ -117,8 +117,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """Return the settings of the run that `extend=` names, with the changes on the command line.
 
     Unless the command line sets optim.warmup_epochs, scale the warm-up in proportion to the number
-    of epochs. Raise ValueError if the run is not finished, or if the
-    command line changes a setting that does not fit the run's saved state.
+    of epochs. Raise ValueError if the run is not finished, or if the command line changes a setting
+    that does not fit the run's saved state.
     """
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder), "fork": None}

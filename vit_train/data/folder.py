@@ -43,8 +43,9 @@ def load_folder(config: FolderConfig) -> Dataset:
             f"{config.title} lists no training images: set the column split to train for some rows"
         )
     classes = class_names(trees)
-    paths = [file.path for file in trees["train"].files]
-    level = config.white_level or common_white_level(paths, config.max_pixels)
+    level = config.white_level or common_white_level(
+        [file.path for file in trees["train"].files], config.max_pixels
+    )
     if level != config.white_level:
         logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
     found: dict[str, Any] = {"white_level": level}
@@ -128,8 +129,13 @@ def image_set(
     weights = [file.weight for file in tree.files]
     images, broken, lost = decode_all(paths, config)
     names = np.array([name_of(path, config) for path in paths], dtype=object)
-    weighted = None if None in weights else torch.tensor(weights)
-    found = ImageSet(images, labels, None, names, tree.groups, weighted)
+    found = ImageSet(
+        images,
+        labels,
+        names=names,
+        groups=tree.groups,
+        weights=None if None in weights else torch.tensor(weights),
+    )
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"

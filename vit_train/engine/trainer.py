@@ -261,7 +261,7 @@ class Trainer:
 
         # Step. In fp16, gradients may overflow until the scale is found.
         finite = sums[0].isfinite() & norm.isfinite()
-        searching = self.scaler.scale(torch.ones_like(norm)) > 1
+        searching = self.scaler.is_enabled() and self.scaler.scale(torch.ones_like(norm)) > 1
         self.nonfinite.note(number, sums[0].isfinite() & (norm.isfinite() | searching))
         self.optimizers.set_lr(lr)
         self.optimizers.step(finite)

@@ -294,7 +294,8 @@ def own_command() -> str:
         *(f"--config-dir={folder}" for folder in folders),
         *(each for each in settings.overrides.hydra if each.startswith("hydra.searchpath=")),
         *(each for each in sys.argv[1:] if each.startswith(IMPORT)),
-        *(f"--config-name={name}" for name in [settings.job.config_name] if name != "train"),
     ]
+    if settings.job.config_name != "train":
+        flags.append(f"--config-name={settings.job.config_name}")
     # An experiment may turn every command that names it into a sweep.
     return provenance.command_line([*settings.overrides.task, "hydra.mode=RUN", *flags])

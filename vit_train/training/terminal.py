@@ -122,7 +122,7 @@ def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
     left the weights and the sizes of images and patches at their defaults.
     """
     data, model = setup.config.data, setup.config.model
-    # Settings that choose them, or exclude the suggested ones.
+    # Settings that choose weights or sizes, or with which the suggested settings are refused.
     others = {
         *("init_from", "data.image_size", "model", "model.patch_size"),
         *("experiment", "config", "extend", "fork"),

@@ -54,10 +54,10 @@ class Deadline(Callback):
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step if any of SIGNALS is received.
 
-    Yield a list that will contain the number of the received signal. A second signal has
-    its earlier effect, unless it is SIGHUP, which a closing terminal may send several times.
-    Signals that the process ignores, such as SIGHUP under nohup, stay ignored. Outside the main
-    thread, do nothing, because Python lets only the main thread handle signals.
+    Yield a list that will contain the number of the received signal. A second signal is handled as
+    before the run, unless it is SIGHUP, which a closing terminal may send several times. Signals
+    that the process ignores, such as SIGHUP under nohup, stay ignored. Outside the main thread, do
+    nothing, because Python lets only the main thread handle signals.
     """
     received: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
@@ -67,9 +67,9 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
         trainer.stop_requested = True
         received.append(number)
         for handled in numbers:
-            signal.signal(handled, end_at_once)
+            signal.signal(handled, handle_as_before)
 
-    def end_at_once(number: int, frame: FrameType | None) -> None:
+    def handle_as_before(number: int, frame: FrameType | None) -> None:
         if signal.Signals(number).name == "SIGHUP":
             return
         # `request` cannot itself restore the earlier handler: with another signal pending, Python
@@ -237,7 +237,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> di
 def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
     """If the block raises an error, add to the message how to fix the error or how to resume.
 
-    After NonFinite, set the run's status to "diverged".
+    After NonFinite, set the run's status to "diverged". In any case, free the trainer's CUDA graph.
     """
     try:
         yield
