@@ -21,15 +21,12 @@ ABOUT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def averages() -> AveragesState:
-    return AveragesState(torch.zeros(1), 0, 0.0)
-
-
 def resuming(**changes: Any) -> TrainerState:
     """The state of a trainer of nothing, with these changes."""
     state = TrainerState(
         model={}, ema=None, optimizers=[], scaler={}, random=RandomState(torch.get_rng_state(), []),
-        epoch_averages=averages(), log_averages=averages(), best=None,
+        epoch_averages=AveragesState(torch.zeros(1), 0, 0.0),
+        log_averages=AveragesState(torch.zeros(1), 0, 0.0), best=None,
         start=Start(), step=0, epoch=0, batch=0, images_seen=0, skipped=0, lr=0.1, seconds=0.0,
     )  # fmt: skip
     return replace(state, **changes)

@@ -97,7 +97,11 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", lambda *_: pytest.fail("looked up"))
     Path("some/model").mkdir(parents=True)
     Path("some/model/own.yaml").write_text("defaults: [tiny]\ndepth: 3\n", encoding="utf-8")
-    for flags in (["--help"], ["-h", "-m"], ["model=own", "--help", "--config-dir", "some"]):
+    for flags in (
+        ["--help"],
+        ["-h", "-m", "task.class_weights={a: 1}"],
+        ["model=own", "--help", "--config-dir", "some"],
+    ):
         shown = run("vit-train", *flags, "seed=7").out
         assert shown.startswith("vit-train: train a Vision Transformer on small images.\n")
         assert "augment: light, none, strong\n" in shown and "hydra" not in shown.split("==")[2]
@@ -138,6 +142,7 @@ def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
         assert read_json(Path("run", name, "results.json"))["image_size"] == size
         assert Path("run", name, "pictures.png").exists()
     assert {path.name[10:] for path in Path("run").glob("eval-*")} == {"40px", "raw"}
+    run.succeeds("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
 
 
 def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> None:

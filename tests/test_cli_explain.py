@@ -24,7 +24,6 @@ from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
 from vit_train.model import build as building
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
-from vit_train.model.patches import show_only
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Trained
 
@@ -91,12 +90,6 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
     other = ["data.name=cifar10", "data.root=data", "count=10"]
     run.succeeds("vit-explain", "ckpt=run", *other)
     assert Path("run/explain/decoder.png").exists()
-
-
-def test_images_may_have_another_size_than_in_training(run: Run, small_run: SmallRun) -> None:
-    small_run("finished")
-    run.succeeds("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
-    assert Path("run/explain/maps.png").exists()
 
 
 def test_attention_stands_where_the_visible_patches_are() -> None:
@@ -212,15 +205,6 @@ def test_a_hit_is_on_the_object() -> None:
     maps[0, 0, 1] = maps[1, 1, 1] = 1
     hits, chance = pointing_hits(maps, masks)
     assert hits.tolist() == [False, True] and chance.tolist() == [0.25, 0.5]
-
-
-def test_all_patches_but_some_are_set_to_the_mean() -> None:
-    images = torch.ones(2, 3, 8, 8)
-    order = torch.tensor([[3, 0, 1, 2], [1, 2, 3, 0]])
-    less = show_only(images, order[:, 2:], patch_size=4)
-    assert less[0, :, :4, :4].sum() == less[0, :, 4:, 4:].sum() == 0
-    assert less[1, :, :4, 4:].sum() == less[1, :, 4:, :4].sum() == 0
-    assert less.sum() == images.sum() / 2
 
 
 def test_how_much_of_an_image_a_map_marks() -> None:

@@ -78,12 +78,6 @@ def our_commands(page: Path) -> list[list[str]]:
     return [words if words[0] in MAINS else ["vit-train", *words[4:]] for words in found]
 
 
-def overrides(words: list[str]) -> list[str]:
-    """The settings of a command; of a sweep, those of its first run."""
-    settings = [word for word in words if "=" in word]
-    return [each.split(",")[0] for each in settings] if "-m" in words else settings
-
-
 @cache
 def check_settings(command: str, settings: tuple[str, ...]) -> None:
     """Compose the settings; a page repeats what others say, and this takes a third of a second."""
@@ -119,7 +113,8 @@ def test_every_command_exists_and_its_settings_are_valid(page: Path) -> None:
     assert {words[0] for words in commands(page)} <= {*SCRIPTS, *OTHERS}
     register_schemas()
     for command, *words in our_commands(page):
-        settings = overrides(words)
+        # Of a sweep, those of its first run.
+        settings = [word.split(",")[0] if "-m" in words else word for word in words if "=" in word]
         if (
             command != "vit-results"
             and settings

@@ -26,7 +26,6 @@ from vit_train.base.reading import (
     require_plain,
 )
 from vit_train.base.text import (
-    counted,
     csv_text,
     file_name,
     markdown_cell,
@@ -351,8 +350,3 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun)
     for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
         write_json(path, summary | broken)
         run.fails("was not written by vit-train", "vit-results", "runs")
-
-
-def test_counts_are_in_the_singular_or_the_plural() -> None:
-    assert counted(1, "class") == "1 class" and counted(0, "class") == "0 classes"
-    assert counted(1, "test image") == "1 test image" and counted(2000, "step") == "2,000 steps"

@@ -109,14 +109,12 @@ def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker threads, as users have them; the tests of one machine are run on a core each."""
-    monkeypatch.setattr(workers, "CORES", 2)
-
-
-@pytest.fixture
-def undisturbed(run: Run, small_runs: Path, two_cores: None) -> Callable[[str], Path]:
+def undisturbed(
+    run: Run, small_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Path]:
     """The run of a config that nothing disturbed, made once for all processes of pytest-xdist."""
+    # Worker threads, as users have them; the tests of one machine are run on a core each.
+    monkeypatch.setattr(workers, "CORES", 2)
 
     def made(config: str) -> Path:
         folder = small_runs / f"undisturbed {config}"

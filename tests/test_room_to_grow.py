@@ -184,7 +184,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
     ):
         run.succeeds(*command)
     run.fails(
-        "if your own module registers this source, add import=MODULE", "vit-eval", "ckpt=runs/own"
+        "if your own module registers stripes, add import=MODULE", "vit-eval", "ckpt=runs/own"
     )
     run.succeeds("vit-results", "runs")
     assert Path("runs/results.md").read_text(encoding="utf-8").count("| plain_sgd |") == 1
@@ -272,7 +272,7 @@ def test_an_own_model_that_draws_what_threads_share_is_refused(
 
 
 def overconfidence(answers: Predictions) -> float:
-    """Return how much surer the model is, on average, than it is right."""
+    """Return the mean confidence minus the accuracy."""
     return float((answers.confidence - answers.correct).mean())
 
 

@@ -145,7 +145,7 @@ def test_out_of_memory_in_set_up_is_a_short_message(
     command: str, error: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(LOADERS, ShapesConfig, Mock(side_effect=error))
-    monkeypatch.setattr(evaluate, "load", Mock(side_effect=error))
+    monkeypatch.setattr(evaluate, "load_on", Mock(side_effect=error))
     run.fails(f"{command.split()[0]}: out of memory (", *command.split())
     assert not list(Path("outputs").glob("*/*"))
 
@@ -164,7 +164,7 @@ def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
         return hold(path)
 
     monkeypatch.setattr(train, "sole_writer", late)
-    monkeypatch.setattr(training, "train_in_held_folder", None)
+    monkeypatch.setattr(training, "train_in_locked_folder", None)
     run.says("run is finished", "vit-train", "resume=run")
 
 

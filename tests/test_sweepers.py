@@ -135,7 +135,7 @@ def test_jobs_that_differ_in_rounding_alone_are_runs_of_their_own(run: Run) -> N
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_an_interrupted_search_goes_on_and_a_stored_one_grows(run: Run) -> None:
+def test_a_repeated_search_repeats_no_finished_trial_and_a_stored_one_grows(run: Run) -> None:
     whole = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3", "hydra.sweep.dir=whole")
     assert run("vit-train", *SEARCH, "hydra.sweeper.n_trials=2").status == 0
     again = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3")

@@ -1,5 +1,4 @@
 import errno
-import io
 import multiprocessing
 import os
 import time
@@ -117,16 +116,15 @@ def test_a_class_may_have_any_name_and_folders_in_its_own(tmp_path: Path) -> Non
     assert len(data.train) + len(data.test) == 21
 
 
-def jpeg(size: tuple[int, int] = (64, 64)) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(noise(*size)).save(buffer, "JPEG")
-    return buffer.getvalue()
+BROKEN = ["cut.jpg", "empty.png", "ico.png", "text.jpeg", "dangling.jpg", "pipe.jpg"]
 
 
-def damaged_tree(root: Path) -> Path:
-    """A tree with one of everything that goes wrong."""
-    tree(root)
-    (root / "cat" / "cut.jpg").write_bytes(jpeg()[:-600])
+def test_broken_files_are_named_and_refused_or_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tree(tmp_path)
+    cut = save(root / "cat" / "cut.jpg", noise(64, 64))
+    os.truncate(cut, cut.stat().st_size - 600)
     (root / "cat" / "empty.png").write_bytes(b"")
     save(root / "dog" / "ico.ico", Image.new("RGB", (8, 8))).rename(root / "dog" / "ico.png")
     (root / "dog" / "text.jpeg").write_text("no image", encoding="utf-8")
@@ -134,19 +132,10 @@ def damaged_tree(root: Path) -> Path:
     os.mkfifo(root / "dog" / "pipe.jpg")
     save(root / "dog" / "real.ico", Image.new("RGB", (8, 8)))
     (root / "dog" / "notes.txt").write_text("hello", encoding="utf-8")
-    return root
-
-
-BROKEN = ["cut.jpg", "empty.png", "ico.png", "text.jpeg", "dangling.jpg", "pipe.jpg"]
-
-
-def test_broken_files_are_named_and_refused_or_skipped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "nothing here").mkdir()
+    (root / "nothing here").mkdir()
     with pytest.raises(ValueError, match=r"data\.on_error=skip") as caught:
-        load_dataset(config(damaged_tree(tmp_path)))
-    data = load_dataset(config(tmp_path, on_error="skip"))
+        load_dataset(config(root))
+    data = load_dataset(config(root, on_error="skip"))
     assert data.classes == ("cat", "dog") and len(data.train) + len(data.test) == 8
     reasons = (f"not a {NAMED_FORMATS} image", "there is no such file", "not a regular file")
     for words in (*BROKEN, "6 of 14 image files cannot be decoded", *reasons):

@@ -12,7 +12,7 @@ from conftest import write_images
 from vit_train.data.config import DataConfig, FolderConfig, TableConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.sources import load_dataset
-from vit_train.data.splits import make_splits, set_apart
+from vit_train.data.splits import hold_out, make_splits
 
 PHOTOS = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(6)]
 
@@ -97,7 +97,7 @@ def test_a_table_gives_each_image_its_tags() -> None:
     often, rare = torch.arange(200) % 2 == 0, torch.arange(200) % 25 == 0
     labels = torch.stack((often, rare, torch.arange(200) % 4 == 1), dim=1).float()
     images = ImageSet(torch.zeros(200, 3, 1, 1, dtype=torch.uint8), labels)
-    _, apart = set_apart(images, "val_fraction", DataConfig(val_fraction=0.25))
+    _, apart = hold_out(images, "val_fraction", DataConfig(val_fraction=0.25))
     assert apart.labels.sum(0).tolist() == pytest.approx([25, 2, 12.5], abs=1.5)
 
 
@@ -135,7 +135,7 @@ def test_a_group_is_on_one_side_of_every_split_and_fold() -> None:
     images = grouped(np.random.default_rng(0).integers(1, 9, 40).tolist())
     assert images.groups is not None
     for seed in range(5):
-        rest, apart = set_apart(
+        rest, apart = hold_out(
             images, "val_fraction", DataConfig(val_fraction=0.3, split_seed=seed)
         )
         assert not {*rest.groups} & {*apart.groups}  # type: ignore[misc]
@@ -151,8 +151,8 @@ def test_a_group_is_on_one_side_of_every_split_and_fold() -> None:
     with pytest.raises(ValueError, match="needs at least 41 groups, but there are only 40"):
         make_splits(Dataset(images, images, ("a",)), DataConfig(cv_folds=41, cv_fold=0))
     with pytest.raises(ValueError, match="all images are in one group"):
-        set_apart(grouped([5]), "val_fraction", DataConfig())
+        hold_out(grouped([5]), "val_fraction", DataConfig())
     for seed in range(9):  # neither the group that is too large nor all images of a class
         config = DataConfig(val_fraction=0.1, split_seed=seed)
-        assert len(set_apart(grouped([91, 3, 3, 3]), "val_fraction", config)[1]) == 3
-        assert len(set_apart(grouped([3, 3, 3, 91]), "val_fraction", config)[1]) == 3
+        assert len(hold_out(grouped([91, 3, 3, 3]), "val_fraction", config)[1]) == 3
+        assert len(hold_out(grouped([3, 3, 3, 91]), "val_fraction", config)[1]) == 3

@@ -19,14 +19,9 @@ def test_every_sample_counts_once_whatever_the_batches() -> None:
     labels = torch.randint(10, (103,), generator=generator)
     batches = zip(logits.split(25), labels.split(25), strict=True)  # the last one has 3
     result = evaluate(nn.Identity(), CLASSIFY, batches, FP32)
-    order = logits.argsort(1, descending=True)
-    right = order[:, 0] == labels
     assert result.count == 103
-    assert result.acc == pytest.approx(right.double().mean().item())
-    top5 = (order[:, :5] == labels.unsqueeze(1)).any(1).double().mean().item()
-    assert result.top5 == pytest.approx(top5)
     assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
-    assert sum(result.per_class_correct) == right.sum()
+    assert sum(result.per_class_correct) == (logits.argmax(1) == labels).sum()
     assert result.per_class_count == torch.bincount(labels, minlength=10).tolist()
 
 

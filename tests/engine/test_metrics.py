@@ -3,12 +3,9 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from vit_train.engine.metrics import (
-    Classification,
-    Predictions,
     binomial_tail,
     interval_of_mean,
     lower_bound,
-    score,
     student_quantile,
     wilson_interval,
 )
@@ -69,14 +66,6 @@ def test_where_the_images_are_certain_the_interval_is_students() -> None:
     low, high = interval_of_mean(shares, 10**12)
     assert (low + high) / 2 == pytest.approx(0.63)
     assert (high - low) / 2 == pytest.approx(4.30265 * s / 3**0.5, rel=1e-3)
-
-
-def test_a_higher_score_is_better() -> None:
-    answers = Predictions(np.zeros(200, int), np.zeros((200, 1)))
-    result = Classification(200, 1.25, 0.4, 0.9, 0.3, [80], [200], answers)
-    assert result.interval == wilson_interval(80, 200)
-    assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9, "balanced_acc": 0.3}
-    assert score(result.values, "balanced_acc") == 0.3 and score(result.values, "loss") == -1.25
 
 
 def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:

@@ -23,15 +23,12 @@ def matrices(weight: Tensor, parts: int) -> tuple[Tensor, ...]:
     return weight.unflatten(0, (parts, -1)).unbind()
 
 
-@pytest.fixture
-def float64_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make PyTorch's Muon compute in the precision of its weights instead of bf16."""
-    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-
-
-@pytest.mark.usefixtures("float64_oracle")
 @pytest.mark.parametrize("momentum, weight_decay", [(0.95, 0.1), (0.0, 0.0), (0.5, 1.0)])
-def test_each_matrix_takes_the_steps_of_pytorchs_muon(momentum: float, weight_decay: float) -> None:
+def test_each_matrix_takes_the_steps_of_pytorchs_muon(
+    momentum: float, weight_decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PyTorch's then computes in the precision of its weights instead of bf16.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     torch.manual_seed(0)
     together = [nn.Parameter(torch.randn(shape).double()) for shape, _ in WEIGHTS]
     counts = [count for _, count in WEIGHTS]

@@ -87,8 +87,6 @@ def test_fp32_is_fp32_in_products_and_convolutions_and_tf32_is_asked_for() -> No
             assert allowed == (name == "tf32",) * 2
     finally:
         pick_precision("fp32", CUDA, WIDE)
-    with pytest.raises(ValueError, match="precision=tf32 needs a CUDA GPU"):
-        pick_precision("tf32", CPU, WIDE)
 
 
 @pytest.mark.parametrize("cuda", [True, False])
@@ -97,9 +95,6 @@ def test_auto_is_the_fastest_device_there_is(monkeypatch: pytest.MonkeyPatch, cu
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(cuda))
     assert pick_device("auto").type == ("cuda" if cuda else "cpu")
     assert pick_device("cpu").type == "cpu"
-    if not cuda:
-        with pytest.raises(ValueError, match="device=cuda"):
-            pick_device("cuda")
 
 
 def test_one_of_several_gpus_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_micro_batches_cover_the_batch_and_come_back_in_order() -> None:
 
     def wait_for_the_others(part: torch.Tensor) -> torch.Tensor:
         if part[0] == 0:
-            first.wait(5)  # the first part is ready last
+            assert first.wait(5)  # the first part is ready last
         else:
             first.set()
         return part

@@ -93,14 +93,11 @@ def html_of(
     count = result.predictions.classes if isinstance(result, Classification) else 0
     classes = [*NAMES, *map(str, range(3, count))][:count]
     content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
-    return evaluation_page(content, result, gray_images(result.count), run or {}, pictures or {})
-
-
-def gray_images(count: int) -> ImageSet:
-    """Images of one gray each, from black on."""
-    pixels = torch.arange(count).view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
-    names = np.array([f"<i>{number}</i>.png" for number in range(count)], dtype=object)
-    return ImageSet(pixels, torch.zeros(count), names=names)
+    # Of one gray each, from black on.
+    pixels = torch.arange(result.count).view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
+    names = np.array([f"<i>{number}</i>.png" for number in range(result.count)], dtype=object)
+    images = ImageSet(pixels, torch.zeros(result.count), names=names)
+    return evaluation_page(content, result, images, run or {}, pictures or {})
 
 
 def words_of(*what: Any, **more: Any) -> str:
@@ -213,7 +210,7 @@ def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
         names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
         assert names == list(map(str, surest))
         assert f"{100 * chances[surest[0]]:.1f}&nbsp;%" in section
-        word = "predicted wrongly" if kind == "wrong" else "missed"
+        word = "false positives" if kind == "wrong" else "false negatives"
         assert f"{word}: {len(own)} image" in section
 
 
@@ -323,7 +320,7 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
         assert [text[:3] for text in texts[1:3]] == [f"{name[0]}: " for name in names]
 
 
-@pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
+@pytest.mark.parametrize("a, b, verdict", [(5, 9, "due to chance"), (5, 30, "significant")])
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
     right, found = np.eye(2)[[0] * 1000], {}
     for name, wrong in (("A (x)", slice(a, a + b)), ("B (y)", slice(a))):
@@ -334,7 +331,7 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
     words = in_words(pair)
     assert verdict in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
     of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
-    assert "p = 0.5 adjusted for all pairs). The difference may be chance." in of_many
+    assert "p = 0.5 adjusted for all pairs). The difference may be due to chance." in of_many
 
 
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:

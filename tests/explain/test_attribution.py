@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from vit_train.explain.attribution import (
     attention_distances,
@@ -15,15 +14,6 @@ from vit_train.explain.attribution import (
 )
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
-
-
-def random_attention(layers: int, tokens: int = 5) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shape = 2, 3, tokens, tokens
-    return [
-        torch.randn(shape, generator=generator, dtype=torch.float64).softmax(-1)
-        for _ in range(layers)
-    ]
 
 
 def test_rollout_of_a_case_computed_by_hand() -> None:
@@ -60,8 +50,7 @@ def test_registers_have_no_place_in_a_map(has_class: bool) -> None:
 
 
 def test_one_layers_attention_is_the_mean_of_its_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = random_attention(2)
-
+    layers = list(torch.randn(2, 2, 3, 5, 5, dtype=torch.float64).softmax(-1))
     model = VisionTransformer(ViTConfig(), image_size=8)
     monkeypatch.setattr(model, "forward", lambda images, attention: (torch.eye(2), layers))
     maps, _ = prediction_maps(model, torch.zeros(2, 3, 8, 8), "attention", 0)

@@ -52,7 +52,7 @@ each_layout = pytest.mark.parametrize("layout", WRITTEN, ids=lambda layout: layo
 def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
     """A model whose every weight is random."""
     config = replace(SMALL, **BASE.get(layout.name, {}) | settings)
-    assert not layout.refused(config)
+    assert not layout.unsupported(config)
     model = VisionTransformer(config, 16, 3, 5)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
@@ -63,8 +63,8 @@ def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
 @pytest.mark.parametrize("head", ["token", "token_mlp", "gap"])
 @pytest.mark.parametrize("patch_size", [2, 8])
 def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_size: int) -> None:
-    if head not in layout.holds["head"]:
-        assert f"model.head={head}" in layout.refused(replace(SMALL, head=head))
+    if head not in layout.supported["head"]:
+        assert f"model.head={head}" in layout.unsupported(replace(SMALL, head=head))
         return
     model = model_for(layout, head=head, patch_size=patch_size)
     state = model.state_dict()
@@ -95,7 +95,7 @@ def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_
 def test_what_a_layout_cannot_hold_is_named(
     layout: Layout, settings: dict[str, Any], refused: str
 ) -> None:
-    assert refused in layout.refused(replace(SMALL, **settings))
+    assert refused in layout.unsupported(replace(SMALL, **settings))
 
 
 STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())

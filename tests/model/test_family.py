@@ -16,14 +16,10 @@ from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
 from vit_train.tasks.make import make_task
 
 
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 @pytest.mark.parametrize("dim", [8, 128])
 def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d(dim: int) -> None:
     config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
-    assert count(Block(config)) == 12 * dim**2 + 9 * dim
+    assert sum(each.numel() for each in Block(config).parameters()) == 12 * dim**2 + 9 * dim
 
 
 def test_post_ln_is_that_of_torch_transformer_encoder_layer() -> None:

@@ -30,13 +30,6 @@ def images() -> torch.Tensor:
     return torch.randn(2, 3, 16, 16, dtype=torch.float64, generator=generator)
 
 
-def with_patches_permuted(batch: torch.Tensor) -> torch.Tensor:
-    patches = batch.unfold(2, 4, 4).unfold(3, 4, 4).flatten(2, 3)  # (B,C,16,4,4)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(2))
-    patches = patches[:, :, order].unflatten(2, (4, 4))
-    return patches.permute(0, 1, 2, 4, 3, 5).reshape(batch.shape)
-
-
 @pytest.mark.parametrize("dim", [2, 8, 64])
 def test_the_sinusoidal_table_is_its_formula(dim: int) -> None:
     table = sinusoids(torch.arange(50), dim)
@@ -67,7 +60,12 @@ def test_only_without_positions_the_order_of_the_patches_is_nothing(
     positions: str, head: str
 ) -> None:
     model = build(positions=positions, head=head)
-    before, after = model(images()), model(with_patches_permuted(images()))
+    batch = images()
+    patches = batch.unfold(2, 4, 4).unfold(3, 4, 4).flatten(2, 3)  # (B,C,16,4,4)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(2))
+    patches = patches[:, :, order].unflatten(2, (4, 4))
+    permuted = patches.permute(0, 1, 2, 4, 3, 5).reshape(batch.shape)
+    before, after = model(batch), model(permuted)
     unchanged = torch.allclose(before, after, rtol=0, atol=1e-10)
     # In one layer, relative keys are equivariant for the class token; in two they are not.
     assert unchanged == (positions == "none")

@@ -1,7 +1,5 @@
 """conf/model/*.yaml: every preset is a valid model of a known size."""
 
-from functools import cache
-
 import pytest
 
 from benchmarks.turn import composed
@@ -24,17 +22,12 @@ PARAMETERS = {
 }
 
 
-@cache
-def load(preset):
-    return composed([f"model={preset}"]).model
-
-
 def test_table_lists_exactly_the_files_in_conf_model():
     assert {path.stem for path in (CONF_DIR / "model").glob("*.yaml")} == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_preset_has_exactly_this_many_parameters(preset):
-    config = load(preset)
+    config = composed([f"model={preset}"]).model
     model = on_meta(lambda: build(config, (3, 32, 32), 10), config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]

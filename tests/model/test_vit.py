@@ -200,12 +200,6 @@ def test_what_a_dropped_patch_shows_changes_nothing_and_the_others_keep_their_pl
     torch.testing.assert_close(model(batch), plain(batch), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("positions", ["relative", "rotary_2d"])
-def test_patches_are_dropped_only_with_absolute_positions(positions):
-    with pytest.raises(ValueError, match=r"patch_dropout=0\.5 needs absolute positions"):
-        build(positions=positions, patch_dropout=0.5)
-
-
 @pytest.mark.parametrize("rates", [[0], [0, 0.3], [0, 0.1, 0.2, 0.3]], ids=len)
 def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_the_last(rates):
     config = ViTConfig(embed_dim=8, depth=len(rates), num_heads=1, drop_path=0.3)

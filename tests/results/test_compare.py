@@ -407,9 +407,9 @@ def test_a_difference_is_scipys() -> None:
     values = rng.normal(0.01, 0.02, 6)
     found = stats.ttest_rel(values, np.zeros(6)).confidence_interval(0.95)
     assert Difference(list(values)).interval == pytest.approx(tuple(found), abs=1e-5)
-    assert Difference([0.1]).interval is None and Difference([0.1]).seeds_to_find(0.01) is None
-    assert Difference([0.1, 0.1]).seeds_to_find(0.01) == 2
-    assert Difference([0.0, 1.0]).seeds_to_find(0.001) is None  # they would never end
+    assert Difference([0.1]).interval is None and Difference([0.1]).seeds_to_detect(0.01) is None
+    assert Difference([0.1, 0.1]).seeds_to_detect(0.01) == 2
+    assert Difference([0.0, 1.0]).seeds_to_detect(0.001) is None  # they would never end
 
 
 @pytest.mark.parametrize("spread", [0.002, 0.01, 0.03])
@@ -417,7 +417,7 @@ def test_as_many_seeds_as_are_named_find_the_difference(spread: float) -> None:
     """Four of five times; one seed fewer finds it less often."""
     rng = np.random.default_rng(0)
     values = np.array([-1, 1]) * spread / math.sqrt(2)  # whose standard deviation is the spread
-    count = Difference(list(values)).seeds_to_find(0.01)
+    count = Difference(list(values)).seeds_to_detect(0.01)
     assert count is not None
     shares = []
     for seeds in (count, count - 1):
@@ -445,9 +445,9 @@ def test_a_terminal_shows_the_table_in_80_columns() -> None:
 
 def test_a_sequential_test_decides_only_what_is_clear() -> None:
     same = Difference(list(np.random.default_rng(0).normal(0, 1, LAST_LOOK)))
-    assert not same.is_decided and not Difference([1.0, 1.0]).is_decided
-    assert Difference([1.0, 1.001, 1.002]).is_decided
-    assert Difference([-1.0, -1.001, -1.002]).is_decided
+    assert not same.is_significant and not Difference([1.0, 1.0]).is_significant
+    assert Difference([1.0, 1.001, 1.002]).is_significant
+    assert Difference([-1.0, -1.001, -1.002]).is_significant
 
 
 @pytest.mark.slow
@@ -458,7 +458,7 @@ def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
     false = covered = 0
     for values in correct[0] - correct[1]:
         looks = [Difference(list(values[:count])) for count in range(2, LAST_LOOK + 1)]
-        false += any(each.is_decided for each in looks)
+        false += any(each.is_significant for each in looks)
         low, high = looks[1].interval or (1, 1)
         covered += low <= 0 <= high
     print(f"{false / 100} % decided by mistake; {covered / 100} % of the intervals hold 0")

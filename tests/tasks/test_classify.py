@@ -111,8 +111,3 @@ def test_automatic_weights_are_scikit_learns() -> None:
     expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels.numpy())
     weights = Classify(ClassifyConfig(), ModelConfig(), (3, 8, 8), 4).balanced_weights(labels)
     assert weights[[0, 1, 3]].tolist() == pytest.approx(expected.tolist()) and weights[2] == 1
-
-
-def test_every_class_needs_a_weight() -> None:
-    with pytest.raises(ValueError, match="must have 10 numbers, not 3: one per class"):
-        Classify(ClassifyConfig(class_weights=WEIGHTS), ModelConfig(), (3, 8, 8), 10)

@@ -69,9 +69,9 @@ def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> 
     (pair,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(worse)})
     assert pair["interval_95"] == pytest.approx(np.quantile(differences, (0.025, 0.975)), abs=0.02)
     assert pair["difference"] == one.mean_average_precision - worse.mean_average_precision > 0
-    assert "The models differ by more than chance." in in_words(pair)
+    assert "The difference is significant." in in_words(pair)
     (same,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(one)})
-    assert same["interval_95"] == [0, 0] and "may be chance" in in_words(same)
+    assert same["interval_95"] == [0, 0] and "may be due to chance" in in_words(same)
 
 
 def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:

@@ -30,12 +30,6 @@ def batches(images: Tensor, labels: Tensor, **augment: object) -> TrainBatches:
     )
 
 
-def means(task: Classify, model: nn.Module, loader: TrainBatches) -> Tensor:
-    """Each measure of a step on the only batch."""
-    sums, count = task.step_sums(model, *next(loader.epoch(0))), len(task.measures)
-    return sums[:count] / (sums[count:] if task.weighs else loader.batch_size)
-
-
 TASKS = [
     ClassifyConfig(label_smoothing=0.2),
     ClassifyConfig(class_weights=[0.5, 2, 1, 1, 3, 0.1]),
@@ -63,7 +57,8 @@ def test_an_image_of_weight_3_counts_like_3_images(config: LabelsConfig) -> None
             if weighted
             else batches(*(each.repeat_interleave(TIMES, 0) for each in whole))
         )
-        found.append(means(task, model, loader))
+        sums, count = task.step_sums(model, *next(loader.epoch(0))), len(task.measures)
+        found.append(sums[:count] / (sums[count:] if task.weighs else loader.batch_size))
     torch.testing.assert_close(*found)
 
 

@@ -50,7 +50,9 @@ class Place:
             ("changed", {each for each, _ in before.items() - after.items() if each in after}),
         ):
             symptoms += [f"{verb} {min(paths)}"] if paths else []
-        self.findings += [(f"{command}: {kind_of(each)}", about) for each in symptoms if each]
+        for each in filter(None, symptoms):
+            kind = re.sub(r"\d{2,}", "N", each)[:200]  # without what differs from input to input
+            self.findings.append((f"{command}: {kind}", about))
 
     def snapshot(self, without: Sequence[str]) -> dict[str, str]:
         """All there is, by path, apart from what may change."""
@@ -79,11 +81,6 @@ def symptom_of(outcome: Outcome) -> str:
     if outcome.status == 1 and (len(last) > LONGEST_MESSAGE or last.count("\n") > MOST_LINES):
         return "a long message"
     return "status 2 and no usage" if outcome.status == 2 and "usage:" not in said else ""
-
-
-def kind_of(text: str) -> str:
-    """Without what differs from input to input."""
-    return re.sub(r"\d{2,}", "N", text)[:200]
 
 
 def culprit(text: str) -> str:

@@ -150,10 +150,12 @@ def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
     data, loop = ShapesConfig(train_images=40, test_images=10), LoopConfig(epochs=1, batch_size=20)
     config = TrainConfig(model=model, data=data, train=loop, device="cpu")
     monkeypatch.setattr(log.logger, "level", logging.NOTSET)  # as in a program with its own logging
+    copied: list[Any] = []
+    monkeypatch.setattr(Processes, "copy_from_main", lambda self, model: copied.append(model))
     with ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(train, config, tmp_path / "run").result()
     assert "top-1" in (tmp_path / "run/train.log").read_text(encoding="utf-8")
-    assert outcome.exit_status == 0 and outcome.folder == tmp_path / "run"
+    assert outcome.exit_status == 0 and outcome.folder == tmp_path / "run" and len(copied) == 1
     best = read_json(outcome.folder / "summary.json")["best_val"]
     assert outcome.score == best["acc"]  # which a sweeper gets
 
@@ -280,11 +282,6 @@ def test_arithmetic_with_a_decoder_is_counted_too() -> None:
     decoder = to_itself + to_encoder + 4 * n * d * 32
     assert flops.forward == embedding + encoder + decoder + pixels
     assert 2 * flops.forward < flops.training < 3 * flops.forward
-
-
-def test_the_metric_of_even_classes_is_the_accuracy_unless_they_were_made_even() -> None:
-    assert parts().task.best_by == "acc"
-    assert parts(sampler="balanced").task.best_by == "balanced_acc"
 
 
 def test_the_start_says_what_the_best_epoch_is_chosen_by_unless_that_is_usual() -> None:

@@ -51,22 +51,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
 
 
-# Bytes per pixel of a whole data set: RGB, and a copy while its training images are split.
-SPLIT_BYTES = 6
-
-
 def require_images_fit(
     images: int,
     size: Sequence[int],
     settings: str,
-    bytes_per_pixel: int = 3,
+    bytes_per_pixel: int = 6,
     advice: str = "choose fewer or smaller images",
 ) -> None:
     """Raise ValueError if the machine's RAM is too small for this many images.
 
     `images` is the number of images, and `size` is their height and width in pixels. The message
     begins with `settings`, the names and values of the settings that determine these numbers, and
-    ends with `advice`.
+    ends with `advice`. The default of `bytes_per_pixel` is for a whole data set: RGB, and a copy
+    while its training images are split.
     """
     require_memory(
         images * math.prod(size) * bytes_per_pixel,

@@ -17,7 +17,6 @@ import yaml
 # Ample for a config, which has 100 settings.
 CONFIG_NODES = 2_000
 DEPTH = 32
-PLAIN = (bool, int, float, str, type(None))
 
 
 class Refused(ValueError):
@@ -43,7 +42,7 @@ def require_plain(value: Any, what: str, nodes: int) -> None:
             waiting += [(child, depth + 1) for child in (*node, *node.values())]
         elif isinstance(node, list | tuple):
             waiting += [(child, depth + 1) for child in node]
-        elif not isinstance(node, PLAIN):
+        elif not isinstance(node, int | float | str | None):
             raise Refused(
                 f"{what} contains a {type(node).__name__}: only "
                 "numbers, strings, null, lists and mappings are allowed"
@@ -74,7 +73,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
             pairs += flatten(value, f"{prefix}{key}.")
         else:
             is_number = isinstance(value, int | float)
-            pairs.append((prefix + key, value if is_number else as_word(value)))
+            pairs.append((f"{prefix}{key}", value if is_number else as_word(value)))
     return pairs
 
 

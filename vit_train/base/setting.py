@@ -107,11 +107,11 @@ def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null:
     if isinstance(value, list):
         for number, item in enumerate(value):
             require_allowed(f"{name}[{number}]", item, metadata, "")
-    elif value is not None and (allowed := what_is_allowed(value, metadata)):
-        raise ValueError(f"{name}={value} must be {allowed}{or_null}")
+    elif value is not None and (required := violated_requirement(value, metadata)):
+        raise ValueError(f"{name}={value} must be {required}{or_null}")
 
 
-def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
+def violated_requirement(value: Any, metadata: Mapping[str, Any]) -> str:
     """Return the requirement that `value` violates, such as "at least 1".
 
     Return "" if the value is allowed.

@@ -136,7 +136,7 @@ def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
                 f"{path} cannot be locked ({error.strerror}): "
                 "make sure that no other process writes into the same folder"
             )
-            file.close()  # Windows deletes no open file
+            file.close()  # Windows cannot delete an open file
         yield
 
 

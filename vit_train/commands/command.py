@@ -6,7 +6,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import version
 from inspect import getdoc
@@ -49,13 +48,17 @@ AUTO = "seed=auto"
 DATA_PATHS = ("data.root", "data.file", "data.split_as")
 
 
-def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
-    """Check that the settings have the form key=value; return them with quoted paths.
+def checked(
+    settings: Sequence[str], paths: Sequence[str], groups: Collection[str]
+) -> Iterator[str]:
+    """Check that the settings have the form key=value; yield them with quoted paths.
 
-    `paths` names the settings whose values are paths; these values are quoted for Hydra's grammar.
-    `groups` names the groups that the command accepts. Raise ValueError for any other group, and
-    for an argument without the form key=value. If that argument is an existing path, the message
-    suggests the first setting in `paths` as the key.
+    `paths` names the settings whose values may be paths. A value that exists as a path, or begins
+    with ~, is quoted for Hydra's grammar; a leading ~ is replaced with the home folder, because
+    shells do not expand ~ after a key with a dot. `groups` names the groups that the command
+    accepts. Raise ValueError for any other group, and for an argument without the form key=value.
+    If that argument is an existing path, the message suggests the first setting in `paths` as the
+    key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
@@ -67,18 +70,8 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
                 f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
                 "lists the settings)"
             )
-    return [quote_path(each, paths) for each in settings]
-
-
-def quote_path(setting: str, paths: Sequence[str]) -> str:
-    """Return the argument key=value; if the value is a path, quote it for Hydra's grammar.
-
-    The value is a path if the key is in `paths`, and the path exists or begins with ~. A leading ~
-    is replaced with the home folder, because shells do not expand ~ after a key with a dot.
-    """
-    key, _, value = setting.partition("=")
-    is_path = key in paths and (value.startswith("~") or exists(value))
-    return f"{key}={quoted(os.path.expanduser(value))}" if is_path else setting
+        is_path = key in paths and (value.startswith("~") or exists(value))
+        yield each.removesuffix(value) + quoted(os.path.expanduser(value)) if is_path else each
 
 
 def quoted(path: Path | str) -> str:
@@ -142,13 +135,13 @@ def read_command(
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
         raise ValueError(
-            "--experimental-rerun could run any code: use the command in the run's summary.json"
+            "--experimental-rerun could run arbitrary code: use the command in summary.json"
         )
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
-    flags.overrides = checked(settings, paths, groups)
+    flags.overrides = list(checked(settings, paths, groups))
     if flags.help:
         config = composed(config_name, flags)
         folders = [CONF_DIR, Path(flags.config_dir or CONF_DIR)]
@@ -174,7 +167,8 @@ def described(config: DictConfig, indent: str = "") -> Iterator[str]:
     """Yield the lines of a config as YAML, with each help text in a comment above its setting."""
     kind: Any = OmegaConf.get_type(config)
     container: Any = OmegaConf.to_container(config)
-    texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
+    known = getattr(kind, "__dataclass_fields__", {})  # a mapping has none
+    texts = {name: each.metadata.get("help", "") for name, each in known.items()}
     comment = f"{indent}# "
     for key, value in container.items():
         yield from textwrap.wrap(

@@ -21,10 +21,10 @@ from vit_train.base.text import printable, reason, replace_unencodable_character
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
-GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
+GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
 HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
-# Settings whose names differ in other libraries, where no similar name is the same setting.
+# Other libraries' names of settings, for which the most similar name here is wrong or missing.
 OTHER_NAMES = {
     "model.drop_rate": "model.dropout",
     "model.drop_path_rate": "model.drop_path",

@@ -4,7 +4,7 @@ With `config=`, the command line may change any of the settings; with `resume=`,
 `fork=`, only some of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
@@ -52,7 +52,7 @@ def begun_run(
     """Return the first of `folders` whose run has the settings `config`, and the run's config.
 
     The run in `own`, the folder of this job, may differ in settings that resume= may change, except
-    the precision and the image files: a command that names others asks for another run. A run in
+    the precision and the image files: a command with different ones is for a new run. A run in
     the folder of another job of the sweep must have the same settings throughout. Return None if no
     run has these settings.
     """
@@ -95,8 +95,11 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
         return config
     shape = () if "model" in keys else differences(theirs, ours)
     # As in `fine_tuned`: a recipe sets these itself.
-    is_recipe = not {"experiment", "config"}.isdisjoint(keys)
-    usual = () if is_recipe else ("data.image_size", *FINE_TUNING, *ADAMW_TUNING)
+    usual = (
+        ()
+        if {"experiment", "config"} & {*keys}
+        else ("data.image_size", *FINE_TUNING, *ADAMW_TUNING)
+    )
     names = {*shape, *usual}.difference(keys)
     return with_settings(config, {name: attrgetter(name)(begun) for name in names})
 
@@ -180,9 +183,12 @@ def changed(
     keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
     if "experiment" in keys and argument != "resume":
         raise ValueError(f"{argument}= and experiment= cannot be combined: use only one of them")
+    fixed = [name for name in own if name != argument and not may_change(name, argument)]
     for key in keys:
-        fixed = affected_settings(key, own, argument)
-        differing = [name for name in fixed if own[name] != requested.get(name)]
+        below = [name for name in fixed if is_among(name, (key, f"{key}."))]
+        # A key without settings of its own, such as experiment, could change any of them.
+        affected = below or ([] if may_change(key, argument) else fixed)
+        differing = [name for name in affected if own[name] != requested.get(name)]
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
@@ -211,8 +217,8 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
     are the settings on the command line.
     """
     usual, data = default_settings(stored)["data"], settings.data
-    limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
-    if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
+    limit, most = int(str(data.get("max_pixels") or 0)), usual.get("max_pixels", 0)
+    if "data.max_pixels" not in keys and limit > most:
         raise ValueError(
             f"this run reads images of up to {limit:,} pixels, more than the default limit: if "
             f"you trust the images, add data={data.name} data.max_pixels={limit}"
@@ -220,18 +226,6 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
     data.download = False
     if "urls" in usual:
         data.urls = preset_urls(data.name)
-
-
-def affected_settings(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return the names of the fixed settings that `key` on the command line could change.
-
-    `key` is a setting or a group. A setting is fixed if `argument` does not allow it to change. An
-    `experiment` could change any setting, so return all fixed settings for this key. `settings` are
-    the names of all settings of the run.
-    """
-    fixed = [name for name in settings if name != argument and not may_change(name, argument)]
-    below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
-    return below or ([] if may_change(key, argument) else fixed)
 
 
 def may_change(key: str, argument: str) -> bool:

@@ -52,11 +52,11 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
         measure = common_measure(groups)
         found = difference(groups[1], groups[0], "best_val", measure.name)
         size = f"{measure.scale * mean(found.values):+.{measure.digits}f}"
-        verdict = "significant" if found.is_decided else "not significant"
+        verdict = "significant" if found.is_significant else "not significant"
         seeds = counted(len(found.values), "seed")
         both = printable(f"{groups[1].label()} minus {groups[0].label()}")
         print(f"{both}, {seeds}: {size} in validation {measure.short}: {verdict}")
-        if found.is_decided:
+        if found.is_significant:
             return
         if seed == 0:  # further seeds go to the same folder
             rest.append(f"hydra.sweep.dir={quoted(folder)}")

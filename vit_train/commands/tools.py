@@ -47,7 +47,7 @@ def vit_suspects(config: SuspectsConfig) -> None:
       vit-train -m data.cv_folds=5 data.cv_fold=0,1,2,3,4 data=folder data.root=my_images
       vit-suspects runs=outputs/multirun/TIME
 
-    Each image is predicted by the runs that did not train on it.
+    Each image is classified by the runs that did not train on it.
     """
     from vit_train.evaluation.suspects import find_suspects
 

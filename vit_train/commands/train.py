@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hydra._internal.utils import _run_hydra, get_args_parser
@@ -156,9 +156,9 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
             raise ValueError("this sweep needs validation results: choose data.val=split")
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
-        from vit_train.training.train import train_in_held_folder
+        from vit_train.training.train import train_in_locked_folder
 
-        return train_in_held_folder(config, path)
+        return train_in_locked_folder(config, path)
 
 
 def continue_begun(
@@ -178,7 +178,7 @@ def continue_begun(
     with removed_if_empty(folder, is_named):
         config = new_config(composed, settings)
         found = begun_run(earlier, own, config, settings.overrides.task)
-        return None if found is None else continue_run(found[0], None, lambda last: found[1])
+        return None if found is None else continue_run(found[0], None, found[1])
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
@@ -199,31 +199,24 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
 
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
-    return continue_run(
-        folder,
-        named,
-        lambda last: changed(
-            "resume", own_settings(folder, last), composed, settings.overrides.task
-        ),
-    )
+    own = own_settings(folder, named or last_checkpoint(folder))
+    config = changed("resume", own, composed, settings.overrides.task)
+    return continue_run(folder, named, config)
 
 
-def continue_run(
-    folder: Path, named: Path | None, config_of: Callable[[Path | None], TrainConfig]
-) -> Outcome:
+def continue_run(folder: Path, named: Path | None, config: TrainConfig) -> Outcome:
     """Continue the run in `folder` from the checkpoint `named` or, if None, the last checkpoint.
 
-    `config_of` takes the path of this checkpoint, or None without a checkpoint, and returns the
-    run's settings. If the run is finished, print how to extend the run instead.
+    If the run is finished, print how to extend the run instead.
     """
     from vit_train.runs.checkpoint import Checkpoint
-    from vit_train.training.train import train_in_held_folder
+    from vit_train.training.train import train_in_locked_folder
 
     with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
-        config = config_of(checkpoint)
+
         if not is_finished(folder):
-            return train_in_held_folder(config, folder, checkpoint, resumed=True)
+            return train_in_locked_folder(config, folder, checkpoint, resumed=True)
         say(
             f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "
             f"more epochs in a new folder, use extend={for_shell(folder)} train.epochs=N"

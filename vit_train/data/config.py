@@ -15,7 +15,7 @@ MAX_PIXELS_TEXT = (
 )
 # A run's table of its images, in the run's folder.
 IMAGES = "images.csv"
-# How images of another shape take the shape of data.image_size.
+# How to fit images to the shape of data.image_size.
 FIT = ("stretch", "crop", "pad")
 # How to handle files that cannot be decoded.
 ON_ERROR_CHOICES = ("stop", "skip")
@@ -198,7 +198,7 @@ class FolderConfig(DataConfig):
     )
     fit: str = setting(
         "stretch",
-        "How images of another shape take the shape of data.image_size: stretch them, crop them "
+        "How to fit images to the shape of data.image_size: stretch them, crop them "
         "to the largest central part of that shape, or pad them with gray.",
         choices=FIT,
     )

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit_train.base.memory import SPLIT_BYTES, require_images_fit
+from vit_train.base.memory import require_images_fit
 from vit_train.base.setting import sides
 
 # Number of channels of all images.
@@ -63,13 +63,12 @@ class ImagesOnDisk:
         return self if device.type == "cpu" else self[:].to(device)
 
 
-def select(images: Any, index: Tensor | slice) -> Any:
-    """Return the images at `index`; images on disk stay there."""
-    on_disk = isinstance(images, ImagesOnDisk)
+def select(part: Any, index: Any) -> Any:
+    """Return the images, labels, names and so on at `index`; images on disk stay there."""
     return (
-        ImagesOnDisk(images.path, images.shape[1:], images.rows[index])
-        if on_disk
-        else images[index]
+        ImagesOnDisk(part.path, part.shape[1:], part.rows[index])
+        if isinstance(part, ImagesOnDisk)
+        else part[index]
     )
 
 
@@ -142,17 +141,14 @@ class ImageSet:
         )
 
     def subset(self, index: Tensor) -> "ImageSet":
-        masks, weights = (
-            None if each is None else each[index] for each in (self.masks, self.weights)
-        )
         rows = index.cpu().numpy()
-        groups = None if self.groups is None else self.groups[rows]
-        images, names = select(self.images, index), self.all_names[rows]
-        return ImageSet(images, self.labels[index], masks, names, groups, weights)
-
-    def divided(self, chosen: Tensor) -> tuple["ImageSet", "ImageSet"]:
-        """Return the other images and those that are `chosen`, bool (N,)."""
-        return self.subset(~chosen), self.subset(chosen)
+        parts: dict[str, Any] = {
+            name: None
+            if part is None
+            else select(part, rows if isinstance(part, np.ndarray) else index)
+            for name, part in (vars(self) | {"names": self.all_names}).items()
+        }
+        return ImageSet(**parts)
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Return the units that may not be split: the groups or, without groups, single images.
@@ -160,9 +156,8 @@ class ImageSet:
         Return two tensors: the index of the first image of each unit (U,), and the number of each
         image's unit (N,).
         """
-        if self.groups is None:
-            return torch.arange(len(self)), torch.arange(len(self))
-        _, first, unit = np.unique(self.groups.astype(str), return_index=True, return_inverse=True)
+        names = np.arange(len(self)) if self.groups is None else self.groups.astype(str)
+        _, first, unit = np.unique(names, return_index=True, return_inverse=True)
         return torch.from_numpy(first), torch.from_numpy(unit)
 
 
@@ -272,7 +267,7 @@ def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
     """
     if image_size is None or (size := sides(image_size)) == images.shape[2:]:
         return images
-    require_images_fit(len(images), size, f"data.image_size={image_size}", SPLIT_BYTES)
+    require_images_fit(len(images), size, f"data.image_size={image_size}")
     resized = torch.empty(*images.shape[:2], *size, dtype=torch.uint8, device=images.device)
     chunk = max(1, CHUNK_PIXELS // max(math.prod(size), math.prod(images.shape[2:])))
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
@@ -305,8 +300,8 @@ def valid_statistics(mean: Sequence[float], std: Sequence[float]) -> Statistics:
     Each must have one finite value per channel, and every std must be positive.
     """
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
-    finite = all(map(math.isfinite, (*mean, *std)))
-    if not finite or not len(mean) == len(std) == CHANNELS or min(std) <= 0:
+    is_finite = all(map(math.isfinite, (*mean, *std)))
+    if not is_finite or not len(mean) == len(std) == CHANNELS or min(std) <= 0:
         raise ValueError(
             f"mean {mean} and std {std} must each have {CHANNELS} finite values, one per channel, "
             "and each std must be positive (data.mean, data.std)"

@@ -50,7 +50,7 @@ def decoding() -> Iterator[None]:
     except MemoryError:  # not the file's fault
         raise
     except UnidentifiedImageError:
-        raise BrokenImage(f"not a {NAMED_FORMATS} image") from None
+        raise BrokenImage(f"not a {NAMED_FORMATS} image that Pillow can read") from None
     except Exception as error:
         raise BrokenImage(str(error) or type(error).__name__) from error
 
@@ -83,7 +83,7 @@ def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
 
 @contextlib.contextmanager
 def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image file, of which nothing is decoded yet.
+    """Open an image file without decoding it yet.
 
     Raise BrokenImage if this file cannot be opened, if the block cannot decode it, or if the image
     has more than `max_pixels` pixels.
@@ -269,18 +269,15 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
 
 def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
     """Write the file that `decode_cached` describes."""
-    black, lost = bytes(3 * math.prod(reading.size)), np.full(len(paths), np.nan, np.float32)
+    black, lost = np.zeros((3, *reading.size), np.uint8), np.empty(len(paths), np.float32)
     if entry.is_file():
         logger.warning(f"decoding the images again: the cache file {entry} is damaged or outdated")
     for left in entry.parent.glob(f"{entry.name}.*.partial"):
         left.unlink()  # by a process that was killed while it held the lock
     with replacing(entry) as file:
         for index, result in enumerate(decode_each(paths, reading)):
-            if isinstance(result, BrokenImage):
-                file.write(black)
-            else:
-                file.write(result[0].tobytes())
-                lost[index] = result[1]
+            image, lost[index] = (black, math.nan) if isinstance(result, BrokenImage) else result
+            file.write(image.tobytes())
         file.write(lost.tobytes())
 
 
@@ -314,9 +311,8 @@ MUCH = 0.2
 
 def is_flat(images: Tensor) -> Tensor:
     """Return True for each image (N,C,H,W), of levels 0 to 255, with almost no contrast: (N,)."""
-    parts = images.split(WAITING)
-    contrast = torch.cat([(part.amax((2, 3)) - part.amin((2, 3))).amax(1) for part in parts])
-    return contrast <= FLAT
+    spans = [part.amax((2, 3)) - part.amin((2, 3)) for part in images.split(WAITING)]  # (n,C)
+    return torch.cat(spans).amax(1) <= FLAT
 
 
 @dataclass

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
-from vit_train.base.memory import SPLIT_BYTES, require_images_fit
+from vit_train.base.memory import require_images_fit
 from vit_train.base.setting import sides
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
@@ -24,7 +23,7 @@ from vit_train.data.decode import (
     decode_cached,
 )
 from vit_train.data.image_files import WRONG_FORMAT, bulleted, by_suffix, warn_of
-from vit_train.data.splits import set_apart
+from vit_train.data.splits import hold_out
 from vit_train.data.trees import Tree, class_names, find_trees, name_of, require_known
 
 
@@ -48,13 +47,12 @@ def load_folder(config: FolderConfig) -> Dataset:
     )
     if level != config.white_level:
         logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
-    found: dict[str, Any] = {"white_level": level}
-    config = replace(config, **found)
+    config, found = replace(config, white_level=level), {"white_level": level}
     sets = {part: image_set(tree, classes, config, broken) for part, tree in trees.items()}
     # Popped from the dict, so that the whole set is not kept in memory beside its splits.
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
-        train, test = set_apart(train, "test_fraction", config)
+        train, test = hold_out(train, "test_fraction", config)
     return Dataset(train, test, tuple(classes), val=val, settings=found, broken=broken)
 
 
@@ -98,15 +96,14 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     size = sides(config.image_size)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
     field = f"data.image_size={config.image_size}"
-    require_images_fit(min(len(paths), THREADS), size, field, SPLIT_BYTES)  # decoded at once
+    require_images_fit(min(len(paths), THREADS), size, field)  # decoded at once
     if config.cache and (decoded := decode_cached(paths, reading)):
         return decoded
     require_images_fit(
         len(paths),
         size,
         field,
-        SPLIT_BYTES,
-        "set data.cache=true, or " * (not config.cache) + "choose fewer or smaller images",
+        advice="set data.cache=true, or " * (not config.cache) + "choose fewer or smaller images",
     )
     return decode(paths, reading)
 
@@ -141,10 +138,9 @@ def image_set(
         report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
-                f"{report}\nRepair or remove these files (paths in a table are relative to "
-                "data.root)"
-                + ", or set data.on_error=skip to leave them out"
-                * (len(broken) < len(paths))
+                f"{report}\nRepair or remove these files"
+                + " (paths in a table are relative to data.root)" * tree.root.is_file()
+                + ", or set data.on_error=skip to leave them out" * (len(broken) < len(paths))
             )
         logger.warning(report)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}

@@ -13,7 +13,7 @@ from vit_train.base.text import counted, printable
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF or GIF"
-WRONG_FORMAT = f"skipped (not {NAMED_FORMATS}: convert photos such as HEIC)"
+WRONG_FORMAT = f"skipped (not {NAMED_FORMATS}: convert HEIC photos first)"
 NAMED_AT_MOST = 10
 
 

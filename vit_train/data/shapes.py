@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vit_train.base.memory import SPLIT_BYTES, require_images_fit
+from vit_train.base.memory import require_images_fit
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
 
@@ -49,7 +49,7 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     size = config.image_size or config.own_size
     counts = config.train_images, config.test_images
     settings = "data.train_images={}, data.test_images={}, data.image_size={}"
-    require_images_fit(sum(counts), (size, size), settings.format(*counts, size), SPLIT_BYTES)
+    require_images_fit(sum(counts), (size, size), settings.format(*counts, size))
     train, test = (
         draw(count, size, config.num_classes, 2 * config.draw_seed + part)
         for part, count in enumerate(counts)

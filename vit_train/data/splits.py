@@ -38,17 +38,15 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
-    val = dataset.val if config.val == "split" else None
+    val = {"split": dataset.val, "test": test}.get(config.val)
     if config.cv_folds is not None and config.cv_fold is not None:
         every = train if val is None else train.with_others(val)
         train, val = one_fold(every, config.cv_folds, config.cv_fold, config.split_seed)
     elif config.val == "split" and val is None:
-        train, val = set_apart(train, "val_fraction", config)
-    elif config.val == "test":
-        val = test
-    if val is not None:
-        val = subset(val, "val_subset", config)
-    return Splits(subset(train, "train_subset", config), val, test)
+        train, val = hold_out(train, "val_fraction", config)
+    return Splits(
+        subset(train, "train_subset", config), val and subset(val, "val_subset", config), test
+    )
 
 
 def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:
@@ -70,7 +68,8 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
     shuffled = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[strata(images.labels[first])[shuffled].argsort(stable=True)]
     dealt = by_class[torch.arange(len(first)) % folds == fold]
-    return images.divided(torch.isin(unit, dealt))
+    chosen = torch.isin(unit, dealt)
+    return images.subset(~chosen), images.subset(chosen)
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
@@ -91,10 +90,10 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
 
 def sample(images: ImageSet, count: int, seed: int = 0) -> ImageSet:
     """Return a stratified random sample of `count` images, or all images if there are fewer."""
-    return images.subset(spread(images.labels, seed)[:count].sort().values)
+    return images.subset(spread(strata(images.labels), seed)[:count].sort().values)
 
 
-def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
+def hold_out(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
     """Split off a stratified random sample of the images.
 
     `field` is the name of the setting that holds the fraction to split off. Return the remaining
@@ -111,14 +110,15 @@ def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSe
     first, unit = images.units()
     # Groups that are too large come late, the smallest of them first.
     excess = (unit.bincount() - count).clamp(min=0)
-    order = spread(images.labels[first], config.split_seed, excess)
+    labels = strata(images.labels[first])
+    order = spread(labels, config.split_seed, excess)
     # As many whole groups as fit, but at least one; without groups, a unit is one image.
-    spare = len(order) - len(strata(images.labels[first]).unique())
+    spare = len(order) - len(labels.unique())
     fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(1, spare or len(order))
     is_apart = torch.isin(unit, order[:fits])
     if is_apart.all():
         raise ValueError("data.group_by leaves no image for training: all images are in one group")
-    return images.divided(is_apart)
+    return images.subset(~is_apart), images.subset(is_apart)
 
 
 def strata(labels: Tensor) -> Tensor:
@@ -135,13 +135,13 @@ def strata(labels: Tensor) -> Tensor:
 def spread(labels: Tensor, seed: int, excess: Tensor | None = None) -> Tensor:
     """Return the images' indices (N,) in an order whose every prefix is a stratified sample.
 
-    Within each class (see `strata`), the images are shuffled and get evenly spaced positions in
-    0…1, beginning at a random offset. Then all images are sorted by position, so that each class is
-    sampled in proportion to its size. Classes of equal size differ by at most one sampled image.
-    With many small classes, a large class can be off by several images. With `excess` (N,), images
-    with a larger excess come later, and one image of each class, with the largest, comes last.
+    `labels` (N,) are those of `strata`. Within each class, the images are shuffled and get evenly
+    spaced positions in 0…1, beginning at a random offset. Then all images are sorted by position,
+    so that each class is sampled in proportion to its size. Classes of equal size differ by at most
+    one sampled image. With many small classes, a large class can be off by several images. With
+    `excess` (N,), images with a larger excess come later, and one image of each class, with the
+    largest, comes last.
     """
-    labels = strata(labels)
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique():

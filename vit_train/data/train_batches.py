@@ -140,7 +140,7 @@ class TrainBatches(DrawnBatches):
             (index,),
             self.cropper.draw(rng, index, epoch),
             *([] if scale is None else [random_crops(rng, count, size, scale)]),
-            *(self.policy.rounds(rng, count) if alters else self.policy.no_rounds(count)),
+            *(self.policy.rounds(rng, count) if alters else self.policy.identity_rounds(count)),
             *([random_holes(rng, count, size, config)] if config.erase_prob else []),
             *([] if self.mixer is None else [self.mixer.draw(rng, count, epoch)]),
         ]

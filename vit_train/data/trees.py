@@ -28,7 +28,7 @@ from vit_train.data.image_files import (
     visible,
     walk,
 )
-from vit_train.data.splits import set_apart
+from vit_train.data.splits import hold_out
 
 # The split names of folders; if several folders give the same split, the last one counts.
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
@@ -131,7 +131,7 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     for part, share in {"test": "test_fraction", "val": "val_fraction"}.items():
         count = round(len(rest) * getattr(config, share)) if len(rest.units()[0]) > 1 else 0
         if count and (part == "test" or config.val == "split"):
-            rest, apart = set_apart(rest, share, config)
+            rest, apart = hold_out(rest, share, config)
             parts |= {unit[number]: part for number in apart.images.tolist()}
     return {
         part: replace(
@@ -252,8 +252,7 @@ def folder_trees(config: FolderConfig) -> dict[str, Tree]:
                 "in another folder, set data.root= to that folder"
             )
         return {"train": scan(root, config)}
-    others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
-    if others:
+    if others := [each for each in visible(root) if each.is_dir() and each not in places.values()]:
         logger.warning(f"ignored folders next to train/:{bulleted(others)}")
     return {part: scan(place, config) for part, place in places.items()}
 
@@ -307,11 +306,11 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
     """
     tree = trees["train"]
     names = sorted(set(chain(*tree.labels)))
-    if tree.has_tags and not names:
-        raise ValueError(f"{tree.root} has no tags for training images: fill in the column tags")
     if not names:
         raise ValueError(
-            f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
+            f"{tree.root} has no tags for training images: fill in the column tags"
+            if tree.has_tags
+            else f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
     if empty := [tree.root / name for name in tree.classes if name not in names]:
@@ -331,6 +330,7 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
         kind = "tags" if tree.has_tags else "classes"
         raise ValueError(
             f"{tree.root} has {kind} that are not {kind} of {owner}: "
-            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them "
-            "(images without class folders get the name of their folder as class)"
+            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
+            + " (images without class folders get the name of their folder as class)"
+            * tree.root.is_dir()
         )

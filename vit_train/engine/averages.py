@@ -33,10 +33,6 @@ class Averages:
         self.images.zero_()
         self.started = time.perf_counter()
 
-    def leave_out(self, seconds: float) -> None:
-        """Subtract `seconds` from the training time, which determines the speed."""
-        self.started += seconds
-
     def read(self) -> tuple[dict[str, float], float]:
         """Return each measure's mean, by name, and the images per second; wait for the device."""
         images = int(self.images)

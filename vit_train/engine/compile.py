@@ -108,7 +108,7 @@ class GraphedStep:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the graph, because the next calls do other work than the captured call."""
+        """Forget the graph, because the next calls do different work."""
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from vit_train.base.setting import Settings, setting
 
-# The largest machines have 8 GPUs.
+# Most machines have at most 8 GPUs.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)))
 DEVICE_TEXT = "auto (a CUDA GPU, if there is one, or the CPU), cpu, cuda, or cuda:0 to cuda:7."
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")

@@ -185,20 +185,20 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
     return float(np.exp(binomials + logs).sum())
 
 
-# The certainty of a one-sided bound is 1 − ERROR.
-ERROR = 0.05
+# The confidence level of a one-sided bound is 1 − ALPHA.
+ALPHA = 0.05
 
 
 def lower_bound(successes: int, count: int) -> float:
     """Return the exact one-sided 95 % lower bound of a proportion (Clopper & Pearson 1934).
 
     The bound is the proportion p at which at least `successes` of `count` trials would occur with
-    probability ERROR; it is found by bisection.
+    probability ALPHA; it is found by bisection.
     """
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        above = binomial_tail(successes, count, middle) > ERROR
+        above = binomial_tail(successes, count, middle) > ALPHA
         low, high = (low, middle) if above else (middle, high)
     return low
 

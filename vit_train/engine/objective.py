@@ -52,7 +52,9 @@ class TrainLoader(Protocol):
     def batch_size(self) -> int:
         """Return the number of images per step, over all processes."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yield the random draws, on the CPU, for an epoch's batches from batch `first` on."""
 

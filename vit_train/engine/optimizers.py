@@ -145,12 +145,12 @@ class Muon(Optimizer):
                 gradients = [g.where(take, m) for g, m in zip(gradients, moments, strict=True)]
             torch._foreach_lerp_(moments, gradients, 1 - momentum)
             steps = torch._foreach_lerp(gradients, moments, momentum)
-            self.make_orthogonal(weights, steps)
+            self.orthogonalize(weights, steps)
             torch._foreach_mul_(steps, -lr)
             torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
             torch._foreach_add_(weights, steps)
 
-    def make_orthogonal(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
+    def orthogonalize(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
         """Make all matrices in `steps` nearly orthogonal, and scale them like the steps of AdamW.
 
         Change `steps` in place. Matrices with more rows than columns are transposed first. All

@@ -33,8 +33,7 @@ def pick_device(name: str) -> torch.device:
     if device.index is not None:
         torch.cuda.set_device(device)
     if device.type == "cuda":
-        # Without this variable no product is deterministic. It is read once, at the process's first
-        # product.
+        # cuBLAS is deterministic only with this variable, which it reads at its first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # With 64 keys the gradient of cuDNN's attention may be NaN (pytorch/pytorch#196678).
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -131,7 +130,7 @@ def fastest(device: torch.device, model: nn.Module) -> str:
         return "bf16" if bf16_speedup(model) >= LEAST_SPEEDUP else "fp32"
     if computes_in_bf16(device):
         return "bf16"
-    # Volta and Turing (V100, T4) have matrix units only for fp16; older GPUs have none.
+    # Volta and Turing (V100, T4) have tensor cores only for fp16; older GPUs have none.
     return "fp16" if torch.cuda.get_device_capability(device) >= (7, 0) else "fp32"
 
 

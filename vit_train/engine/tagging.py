@@ -29,11 +29,6 @@ class TagPredictions:
         """Return the sigmoid of the logits, (N,K)."""
         return 0.5 * (1 + np.tanh(0.5 * self.logits))
 
-    @property
-    def loss(self) -> float:
-        """Return the mean binary cross-entropy over all images and tags."""
-        return float((np.logaddexp(0, self.logits) - self.truth * self.logits).mean())
-
     @cached_property
     def average_precisions(self) -> Floats:
         """Return the average precision of each tag, (K,); NaN for a tag that no image has."""
@@ -172,9 +167,10 @@ class Tagging(Evaluation):
     def of(cls, predictions: TagPredictions) -> "Tagging":
         """Compute the results from the predictions for a whole split."""
         counts = predictions.counts(np.full(predictions.truth.shape[1], THRESHOLD))
+        losses = np.logaddexp(0, predictions.logits) - predictions.truth * predictions.logits
         return cls(
             count=len(predictions.truth),
-            loss=predictions.loss,
+            loss=float(losses.mean()),
             map=predictions.mean_average_precision,
             **average_f1(counts),
             tag_acc=1 - float(counts[:, 1:].sum()) / predictions.truth.size,

@@ -32,7 +32,7 @@ from vit_train.engine.state import Best
 from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.engine.workers import make_workers
 
-# The least time between logs on a GPU: a log waits for it for 3 to 5 ms, as long as several steps.
+# Minimum time between logs on a GPU: a log waits 3 to 5 ms for the GPU, as long as several steps.
 LOG_SECONDS = 1.0
 
 
@@ -102,7 +102,7 @@ class Trainer:
         processes: Processes = ALONE,
     ) -> None:
         if precision.device.type == "cuda":
-            gc.collect()  # an earlier run's memory and graphs; destroying one would spoil a capture
+            gc.collect()  # an earlier run's graphs: destroying one later would invalidate a capture
         self.model, self.objective = model, objective
         self.train_loader, self.val_loader = train_loader, val_loader
         self.make_batch = train_loader.batch
@@ -199,7 +199,7 @@ class Trainer:
         """Subtract the time since `began` from the training time, which determines the speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
-            averages.leave_out(seconds)
+            averages.started += seconds
 
     def train_epoch(self) -> TrainLog | None:
         """Train to the end of this epoch; return its averages, or None after a requested stop."""
@@ -223,12 +223,12 @@ class Trainer:
         return self.read(self.epoch_averages)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the epoch, counted from 0, to the model's modules that have a `set_epoch`.
+        """Pass the epoch, counted from 0, to the model's modules that have a `set_epoch` method.
 
         Such a method returns True if the shapes of the module's outputs change.
         """
         modules: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_epoch")]
-        if any([module.set_epoch(epoch) for module in modules]):  # a list: every one is told
+        if any([module.set_epoch(epoch) for module in modules]):  # a list: all must be called
             self.graphed_step.restart()
 
     def schedule(self) -> Tensor:

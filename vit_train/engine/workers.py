@@ -39,8 +39,7 @@ class Workers:
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
         self.micro_batch, self.count = micro_batch, count
-        # Becomes true once a batch has left PyTorch's random generator unchanged.
-        self.draws_nothing = False
+
         self.pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> "Workers":
@@ -79,13 +78,12 @@ class Workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-        if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
+        if not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
                 "the model draws from PyTorch's random generator in several threads, so "
                 "results would differ between runs with the same seed: in the model, use "
                 "vit_train.base.rng.bernoulli instead, or set OMP_NUM_THREADS=1"
             )
-        self.draws_nothing = True
 
     def each(self, function: Callable[[Tensor], Result], parts: Iterable[Tensor]) -> list[Result]:
         """Return [function(part) for part in parts], computed in parallel."""

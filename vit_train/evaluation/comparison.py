@@ -21,7 +21,6 @@ from vit_train.evaluation.evaluate import (
     default_folder,
     display_name,
     evaluate_loaded,
-    load_for,
 )
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.charts import curves as draw_curves
@@ -33,6 +32,7 @@ from vit_train.results.summaries import (
     short_value,
     validated_on,
 )
+from vit_train.runs.load import load_on
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta, Trained
@@ -45,9 +45,11 @@ def compare_checkpoints(config: EvalConfig) -> None:
     each checkpoint go to the folder's subfolders A, B and so on. Raise ValueError if a model
     predicts neither classes nor tags, or if the models' classes or images differ.
     """
-    models = [load_for(config, each) for each in config.ckpt]
+    models = [
+        load_on(each, config.device, config.weights, config.data.image_size) for each in config.ckpt
+    ]
     require_comparable([trained.meta for trained in models])
-    models = without_seen(models)
+    models = with_shared_seen(models)
     letters = ascii_uppercase[: len(models)]
     places = distinct([display_name(trained.meta.path) for trained in models])
     beside = default_folder(config, models[0].meta)
@@ -66,8 +68,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
     pictures: dict[str, bytes] = {}
     results = [run.result for run in runs if isinstance(run.result, Classification)]
     tagged = [run.result for run in runs if isinstance(run.result, Tagging)]
-    if not (tagged or results):
-        raise ValueError("ckpt=[A,B] compares only models that predict classes or tags")
+
     if tagged:
         pairs = compared_tags(dict(zip(names, tagged, strict=True)))
         shares = np.array([each.predictions.average_precisions for each in tagged])
@@ -108,16 +109,15 @@ def compare_checkpoints(config: EvalConfig) -> None:
     logger.info(f"written to {folder}/: report.html, results.json{more}")
 
 
-def without_seen(models: Sequence[Trained]) -> list[Trained]:
+def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:
     """Return the models, with images that any of them has seen marked as seen by all of them.
 
     These images are left out of the comparison. If the models' image sizes differ, or if it is not
     known which images a model has seen, return the models unchanged.
     """
     shapes = {trained.meta.image_shape for trained in models}
-    keys = [trained.meta.seen for trained in models]
-    known = [each for each in keys if each is not None]
-    if len(shapes) > 1 or len(known) < len(keys):
+    known = [each.meta.seen for each in models if each.meta.seen is not None]
+    if len(shapes) > 1 or len(known) < len(models):
         return list(models)
     seen = torch.cat(known)
     return [
@@ -189,7 +189,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 # For a difference that is not significant, and for one that is.
-VERDICTS = "The difference may be chance.", "The models differ by more than chance."
+VERDICTS = "The difference may be due to chance.", "The difference is significant."
 
 
 def in_words(pair: dict[str, Any]) -> str:
@@ -301,13 +301,12 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
     for run in others:
         other = run.images
         keys = ("data",) if one.images.shape == other.images.shape else ("data", "root")
-        same = (
+        if not (
             all(first.content[key] == run.content[key] for key in keys)
             and one.all_names.tolist() == other.all_names.tolist()
             and torch.equal(one.labels, other.labels)
             and (len(keys) > 1 or torch.equal(one.images[:], other.images[:]))
-        )
-        if not same:
+        ):
             raise ValueError(
                 f"{first.meta.path} and {run.meta.path} were evaluated on different images: "
                 "choose the same images for all, for example with data.name= and data.root="

@@ -23,7 +23,7 @@ from vit_train.data.image_files import files_at
 from vit_train.data.splits import sample
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
-from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.tagging import Tagging
 from vit_train.evaluation.measuring import (
     abstention,
@@ -45,7 +45,7 @@ from vit_train.model.vit import encoder_of
 from vit_train.results.summaries import read_curve, validated_on
 from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import load
+from vit_train.runs.load import load_on
 from vit_train.runs.paths import (
     PREFIX,
     is_builtin,
@@ -74,13 +74,8 @@ class Evaluated(NamedTuple):
 
 def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     """Evaluate a checkpoint on one split, print the result and write everything into a folder."""
-    return evaluate_loaded(load_for(config, config.ckpt), config)
-
-
-def load_for(config: EvalConfig, checkpoint: str) -> Trained:
-    """Load a checkpoint with the device, weights and image size that the settings choose."""
-    keep_freed_memory()
-    return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
+    trained = load_on(config.ckpt, config.device, config.weights, config.data.image_size)
+    return evaluate_loaded(trained, config)
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:

@@ -16,7 +16,7 @@ from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import (
-    ERROR,
+    ALPHA,
     Classification,
     Evaluation,
     Floats,
@@ -72,7 +72,7 @@ def temperature(validation: Predictions) -> float | None:
     if 1 / high <= COLDEST:
         logger.info(
             f"no temperature is fitted, because the best one is below {COLDEST}: nearly all of the "
-            f"{counted(len(validation.labels), 'validation image')} are predicted correctly"
+            f"{counted(len(validation.labels), 'validation image')} are classified correctly"
         )
         return None
     return float(min(1 / high, HOTTEST))
@@ -101,13 +101,13 @@ def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bo
     Return the threshold and True or, if no threshold passes, the first one and False.
     """
     surest = np.sort(predictions.confidence)[::-1]
-    fewest = math.log(ERROR) / math.log(target)
+    fewest = math.log(ALPHA) / math.log(target)
     counts = [count for count in np.ceil(TRIED * len(surest)).astype(int) if count >= fewest]
     tried = [float(surest[count - 1]) for count in counts or [len(surest)]]
 
     def passes(threshold: float) -> bool:
         count, correct = kept_and_correct(predictions, threshold)
-        return binomial_tail(correct, count, target) <= ERROR
+        return binomial_tail(correct, count, target) <= ALPHA
 
     passed = list(takewhile(passes, tried))
     return (passed[-1], True) if passed else (tried[0], False)
@@ -123,8 +123,10 @@ def abstention(validation: Predictions, evaluated: Predictions, split: str) -> l
     rows = []
     for target in TARGETS:
         threshold, passes = choose_threshold(validation, target)
-        row = {"target": target, "threshold": threshold, "val": answered(validation, threshold)}
-        row[split] = answered(evaluated, threshold)
+        row = {
+            **{"target": target, "threshold": threshold},
+            **{"val": answered(validation, threshold), split: answered(evaluated, threshold)},
+        }
         rows.append(row if passes else row | {"threshold": None, split: None})
     return rows
 
@@ -169,7 +171,7 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
 def auroc(own: Floats, others: Floats) -> float:
     """Return the share of pairs in which the first value is higher; equal values count as half.
 
-    The pairs are all of `own` (N,) with all of `others` (M,).
+    Each value of `own` (N,) is paired with each of `others` (M,).
     """
     ordered = np.sort(others)
     lower, at_most = (np.searchsorted(ordered, own, side) for side in ("left", "right"))

@@ -85,9 +85,9 @@ def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
 def tagged(predictions: TagPredictions, thresholds: Floats, images: ImageSet) -> dict[str, Any]:
     """Return `cells` and `shown`: the mistakes at the `thresholds` (K,), for the page.
 
-    `cells` maps ("wrong", tag) to the indices of the images for which the tag is predicted wrongly,
-    most probable first, and ("missed", tag) to those of which it is missed, least probable first.
-    `shown` has their first images, as `gallery` returns them.
+    `cells` maps ("wrong", tag) to the indices of its false positives, most probable first, and
+    ("missed", tag) to those of its false negatives, least probable first. `shown` has their first
+    images, as `gallery` returns them.
     """
     truth, chances = predictions.truth, predictions.probabilities
     given, cells = chances >= thresholds, {}
@@ -102,8 +102,8 @@ def gallery(
 ) -> dict[tuple[Any, int], list[tuple[Any, float, bytes]]]:
     """Return, for each cell, its first images as name, probability and WebP data.
 
-    `cells` maps cells, whose second part is a class, to the indices of images. The probabilities,
-    of `chances` (N,K), are those of that class.
+    `cells` maps cells, whose second part is a class, to the indices of images. The probability
+    is that of this class, from `chances` (N,K).
     """
     each, names = max(1, min(EACH, PICTURES // (len(cells) or 1))), images.all_names
     return {

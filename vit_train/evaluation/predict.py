@@ -11,8 +11,7 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import replacing
 from vit_train.data.decode import Doubts
 from vit_train.data.image_files import image_files
-from vit_train.engine.precision import keep_freed_memory, pick_device
-from vit_train.runs.load import load
+from vit_train.runs.load import load_on
 from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Meta, PredictionOrError
 
@@ -28,8 +27,7 @@ def predict_images(config: PredictConfig) -> None:
     Raise ValueError if there are no images, if no image can be read, or if the model cannot
     abstain as `config.abstain` asks.
     """
-    keep_freed_memory()
-    trained = load(config.ckpt, pick_device(config.device), config.weights)
+    trained = load_on(config.ckpt, config.device, config.weights)
     threshold = least_confidence(config, trained.meta)
     paths, doubts = image_files(config.images), Doubts()
     predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)

@@ -16,13 +16,12 @@ from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.config import LAST
 from vit_train.engine.metrics import Floats, Integers, of_label
-from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.evaluation.measuring import measure
 from vit_train.figures.charts import save
 from vit_train.figures.sheet import captioned, draw_sheet
 from vit_train.results.summaries import read_summaries
 from vit_train.runs.images import configured
-from vit_train.runs.load import load
+from vit_train.runs.load import load_on
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalDataConfig, SuspectsConfig
 from vit_train.runs.trained import Trained
@@ -34,13 +33,12 @@ DRAWN = 48
 
 def find_suspects(config: SuspectsConfig) -> None:
     """Rank the images whose labels are probably wrong; write suspects.csv and suspects.png."""
-    keep_freed_memory()
     folder = output_folder(config.out, Path(config.runs, "suspects"))
-    device = pick_device(config.device)
+
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.
-    runs = [load(run / CHECKPOINTS / LAST, device) for run in finished]
-    images, chances = held_out(runs, config.data)
+    runs = [load_on(run / CHECKPOINTS / LAST, config.device) for run in finished]
+    images, chances = out_of_fold(runs, config.data)
     own = [run.meta.config.data for run in runs]
     if lacking := {*range(own[0].cv_folds or 0)} - {data.cv_fold for data in own}:
         logger.warning(
@@ -74,10 +72,10 @@ def find_suspects(config: SuspectsConfig) -> None:
     )
 
 
-def held_out(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, Floats]:
+def out_of_fold(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, Floats]:
     """Return all validation images of the runs, and their mean class probabilities (N,K).
 
-    Each image is predicted only by runs that did not train on it; with cross-validation, these are
+    Each image is classified only by runs that did not train on it; with cross-validation, these are
     all images that are not held out for testing. Raise ValueError if a run has no validation images
     or is no classifier, or if the images are not those of the run.
     """
@@ -99,7 +97,7 @@ def held_out(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, 
         batch_size = min(own.train.eval_batch_size, run.at_once)
         result = measure(run, run.precision, batch_size, images)
         logger.info(
-            f"{path}: {result.acc:.2%} of {counted(len(images), 'image')} predicted as labeled"
+            f"{path}: {result.acc:.2%} of {counted(len(images), 'image')} classified as labeled"
         )
         parts.append(images)
         found.append(np.exp(result.predictions.log_probabilities))

@@ -28,10 +28,7 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
     ½ (mean over heads + I); the identity I stands for the residual connection (Abnar & Zuidema
     2020).
     """
-    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
-    for weights in layers:
-        together = (weights.mean(dim=1) @ together + together) / 2
-    return together
+    return through([weights.mean(dim=1) for weights in layers], 0.5)
 
 
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
@@ -41,10 +38,15 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     positive contributions count: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I
     (Chefer et al. 2021, arXiv:2103.15679, equations 5 and 6).
     """
-    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
-    for weights, gradient in zip(layers, gradients, strict=True):
-        positive = (weights * gradient).clamp(min=0).mean(dim=1)
-        together = together + positive @ together
+    products = map(torch.mul, layers, gradients)
+    return through([each.clamp(min=0).mean(dim=1) for each in products], 1)
+
+
+def through(matrices: Sequence[Tensor], factor: float) -> Tensor:
+    """Return the product over the layers of `factor` (matrix + I), from matrices (B,T,T)."""
+    together = torch.eye(matrices[0].shape[-1]).to(matrices[0])
+    for matrix in matrices:
+        together = factor * (matrix @ together + together)
     return together
 
 

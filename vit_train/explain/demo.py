@@ -82,13 +82,17 @@ def require_supported(trained: Trained) -> VisionTransformer:
             "html= needs a Vision Transformer that classifies, but the checkpoint has "
             f"model.name={config.model.name} and task={config.task.name}"
         )
-    for name, values in SUPPORTED.items():
-        if (value := getattr(model.config, name)) not in values:
-            raise ValueError(f"html= does not support model.{name}={value}")
-    if not trained.meta.task.one_class:
-        raise ValueError("html= does not support task=tags")
-    if trained.meta.fit == "pad":
-        raise ValueError("html= does not support data.fit=pad")
+    unsupported = [
+        *(
+            f"model.{name}={value}"
+            for name, values in SUPPORTED.items()
+            if (value := getattr(model.config, name)) not in values
+        ),
+        *["task=tags"] * (not trained.meta.task.one_class),
+        *["data.fit=pad"] * (trained.meta.fit == "pad"),
+    ]
+    if unsupported:
+        raise ValueError(f"html= does not support {', '.join(unsupported)}")
     rows, columns = model.grid
     if rows != columns:
         raise ValueError("html= supports only square images")

@@ -12,13 +12,12 @@ from vit_train.base.writing import output_folder
 from vit_train.data.decode import BrokenImage, Doubts
 from vit_train.data.image_files import image_files
 from vit_train.data.splits import sample
-from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.figures.charts import save
-from vit_train.model.autoencoder import Autoencoder
+from vit_train.model.autoencoder import EncoderDecoder
 from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import load
+from vit_train.runs.load import load_on
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained
@@ -34,16 +33,15 @@ def explain_predictions(config: ExplainConfig) -> None:
     html=, write only the demo page. Raise ValueError if the model has no attention, or if it does
     not have the chosen layer or class.
     """
-    keep_freed_memory()
-    trained = load(config.ckpt, pick_device(config.device), config.weights, config.data.image_size)
+    trained = load_on(config.ckpt, config.device, config.weights, config.data.image_size)
     if config.html is not None:
         return write_demo(trained, config, Path(config.html))
     explainer = None
-    if not isinstance(trained.model, Autoencoder):
+    if not isinstance(trained.model, EncoderDecoder):
         if config.layer != ExplainConfig.layer and config.method not in ("attention", "all"):
             raise ValueError(
-                f"layer={config.layer} is only for method=attention: the other methods use "
-                "all layers"
+                f"layer={config.layer} is only for method=attention or all: the other "
+                "methods use all layers"
             )
         explainer = Explainer(trained, config.method, config.layer, config.target)
     elif config.score or config.target is not None or config.method != ExplainConfig.method:
@@ -61,10 +59,11 @@ def explain_predictions(config: ExplainConfig) -> None:
         paths, doubts = image_files(config.images), Doubts()
         images, titles, shown = read_images(trained, paths, config.count, config.max_pixels, doubts)
         doubts.warn()
-    if explainer is not None:
-        figures = explainer.figures(images, titles, shown)
-    else:
-        figures = decoder_figures(trained, config.layer, images)
+    figures = (
+        decoder_figures(trained, config.layer, images)
+        if explainer is None
+        else explainer.figures(images, titles, shown)
+    )
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
     if replaced := {path.resolve() for path in paths} & {file.resolve() for file in files}:
         raise ValueError(f"a figure would replace the image {min(replaced)}: choose another out=")

@@ -29,7 +29,7 @@ from vit_train.explain.attribution import (
 )
 from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
-from vit_train.model.autoencoder import Autoencoder, Autoregressor
+from vit_train.model.autoencoder import Autoregressor, EncoderDecoder
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed, show_only
 from vit_train.model.vit import VisionTransformer
@@ -45,7 +45,7 @@ LEGENDS = {
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}, mean of all heads",
 }
-# Shares of the patches to delete: for a curve, and for a single figure.
+# Shares of the patches to delete: for a curve, and for a single number.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 # Maximum number of characters in a title, and in a class name within it.
 TITLE, NAME = 44, 30
@@ -54,9 +54,9 @@ TITLE, NAME = 44, 30
 class Explainer:
     """Explains the predictions of a model by one method or, with method="all", by all methods.
 
-    `layer` is used only by method="attention"; it counts from 1 or, if negative, from the end.
-    `target` is the class to explain; None means each image's predicted class. `precision` is used
-    for the predictions; None means the model's own precision.
+    `layer` is used only by method="attention" and "all"; it counts from 1 or, if negative, from the
+    end. `target` is the class to explain; None means each image's predicted class. `precision` is
+    used for the predictions; None means the model's own precision.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Explainer:
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
         config, grid = self.model.config, self.model.grid
         return [
-            attention_distances(each, grid, config.prefix, config.patch_size).tolist()
+            attention_distances(each, grid, config.num_prefix_tokens, config.patch_size).tolist()
             for each in layers
         ]
 
@@ -283,7 +283,7 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     visible patches (task.given_rows=0).
     """
     model, meta = trained
-    assert isinstance(model, Autoencoder)
+    assert isinstance(model, EncoderDecoder)
     index = layer_index(layer, len(model.decoder.blocks), "decoder")
     unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
     batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)

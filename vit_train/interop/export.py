@@ -16,7 +16,7 @@ from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
 from vit_train.base.writing import output_folder
 from vit_train.data.batches import Normalize
-from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
+from vit_train.interop.formats import FORMATS_BY_NAME, Deployed, Format, Predictor, deployed
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder, summary_file
@@ -43,7 +43,7 @@ def export(config: ExportConfig) -> Path:
         )
     trained = load(config.ckpt, "cpu", config.weights, config.data.image_size)
     model = deployed(trained, config.normalize, config.calibrated)
-    require_format_holds(model, name)
+    require_format_supports(model, name)
     folder = run_folder(model.meta.path) / "export"
     file = f"model{chosen.suffix}" if chosen.suffix else name
     out = Path(config.out or output_folder(None, folder) / file)
@@ -52,21 +52,21 @@ def export(config: ExportConfig) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = list(image_sets(config, model))
 
-    def check(answer: Answer) -> str:
-        checks = [compared(model, answer, *each, exact=chosen.exact) for each in sets]
-        return model_card(model, chosen, out.name, [*checks, latency(model, answer, sets[0][1])])
+    def check(predict: Predictor) -> str:
+        checks = [compared(model, predict, *each, exact=chosen.exact) for each in sets]
+        return model_card(model, chosen, out.name, [*checks, latency(model, predict, sets[0][1])])
 
     chosen.write(model, out, check)
     logger.info(f"written: {out}")
     return out
 
 
-def require_format_holds(model: Deployed, name: str) -> None:
+def require_format_supports(model: Deployed, name: str) -> None:
     """Raise ValueError if the format does not support the model; name the formats that do."""
-    if refused := FORMATS_BY_NAME[name].refused(model):
-        others = (other for other, each in FORMATS_BY_NAME.items() if not each.refused(model))
+    if unsupported := FORMATS_BY_NAME[name].unsupported(model):
+        others = (other for other, each in FORMATS_BY_NAME.items() if not each.unsupported(model))
         raise ValueError(
-            f"format={name} does not support {', '.join(refused)}: choose one of: "
+            f"format={name} does not support {', '.join(unsupported)}: choose one of: "
             f"{', '.join(others)}"
         )
 
@@ -90,11 +90,16 @@ def image_sets(
 
 @torch.no_grad()
 def compared(
-    model: Deployed, answer: Answer, name: str, images: Tensor, labels: Tensor | None, exact: bool
+    model: Deployed,
+    predict: Predictor,
+    name: str,
+    images: Tensor,
+    labels: Tensor | None,
+    exact: bool,
 ) -> str:
     """Compare the exported model's logits with the original's; return the result as text.
 
-    `answer` returns the exported model's logits, and `name` describes the images. With `exact`,
+    `predict` returns the exported model's logits, and `name` describes the images. With `exact`,
     raise ValueError if the predictions differ by more than rounding error; without, also compare
     the accuracies, if there are labels.
     """
@@ -102,7 +107,7 @@ def compared(
     expected = torch.cat([model.original(normalize(batch)) for batch in batches]) / model.divisor
     model.meta.require_finite(expected)
     taken = batches if model.normalize else map(normalize, batches)
-    given = torch.cat(list(map(answer, taken)))
+    given = torch.cat(list(map(predict, taken)))
     same, difference = agreement(expected, given)
     first = "top-1" if model.meta.task.one_class else "most probable tag"
     figures = (
@@ -122,10 +127,10 @@ def compared(
 
 
 @torch.no_grad()
-def latency(model: Deployed, answer: Answer, images: Tensor) -> str:
+def latency(model: Deployed, predict: Predictor, images: Tensor) -> str:
     """Return, as text, the median time that the exported model takes for one image."""
     image = images[:1] if model.normalize else Normalize(model.meta.statistics)(images[:1])
-    seconds = timeit.repeat(lambda: answer(image), number=1, repeat=20)
+    seconds = timeit.repeat(lambda: predict(image), number=1, repeat=20)
     return f"{1e3 * statistics.median(seconds):.1f} ms for one image on {cpu_model()}"
 
 
@@ -147,7 +152,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     `name` is the name of the exported file or folder; `checks` are the results of `compared`.
     """
     meta = model.meta
-    parameters = sum(each.numel() for each in model.fused.parameters())
+    parameters = sum(each.numel() for each in model.exportable.parameters())
     shape = ", ".join(map(str, meta.image_shape))
     kind = "uint8" if model.normalize else "normalized float32"
     use = form.use.replace("NAME", name).replace("INPUT", f"{kind} (N, {shape})")
@@ -174,7 +179,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.",
         "",
-        "**Checked** against the original model:",
+        "**Checked** against the original model, and timed:",
         "",
         *(f"- {check}" for check in checks),
         "",

@@ -35,7 +35,7 @@ from vit_train.runs.config import portable
 from vit_train.runs.trained import Meta, Trained
 
 # A function from the model's input images to logits.
-Answer = Callable[[Tensor], Tensor]
+Predictor = Callable[[Tensor], Tensor]
 CARD = "README.md"
 # How images get the model's height and width, by data.fit.
 FITTED = {
@@ -47,14 +47,14 @@ FITTED = {
 
 @dataclass(frozen=True)
 class Deployed:
-    """A trained classifier, `original`, and an equivalent model that can be exported, `fused`.
+    """A trained classifier, `original`, and an equivalent model to be exported, `exportable`.
 
     If `normalize` is true, the exported model takes uint8 images and normalizes them; otherwise, it
     takes normalized float32 images.
     """
 
     original: nn.Module
-    fused: nn.Module
+    exportable: nn.Module
     meta: Meta
     normalize: bool
     # The original's logits are divided by this number, the temperature or 1.
@@ -111,22 +111,22 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
         kernels = "scratch" if config.positions == "relative" else "fused"
         # init="torch" is fast; the weights are loaded below.
         config = replace(config, kernels=kernels, init="torch")
-    fused = build(config, meta.image_shape, len(meta.classes))
-    fused.load_state_dict(trained.model.state_dict())
+    exportable = build(config, meta.image_shape, len(meta.classes))
+    exportable.load_state_dict(trained.model.state_dict())
     if not calibrated:
-        return Deployed(trained.model, fused.eval(), meta, normalize)
+        return Deployed(trained.model, exportable.eval(), meta, normalize)
     if not meta.task.one_class:
         raise ValueError("calibrated=true is not for task=tags, which has no temperature")
     if meta.temperature is None:
         advice = meta.calibration_advice(meta.path)
         raise ValueError(
-            f"at the image size of training, calibrated=true needs a temperature: {advice}"
+            f"calibrated=true needs a temperature fitted at the training image size: {advice}"
         )
-    head: Any = fused.head
+    head: Any = exportable.head
     for parameter in head.parameters():
         parameter.data /= meta.temperature
     done = replace(meta, temperature=1.0)
-    return Deployed(trained.model, fused.eval(), done, normalize, meta.temperature)
+    return Deployed(trained.model, exportable.eval(), done, normalize, meta.temperature)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Format:
     # The content of the file, or of each file in the folder by name.
     content: Callable[[Deployed], Any]
     # The function that the file or folder computes, from input images to logits.
-    open: Callable[[Path, Deployed], Answer]
+    open: Callable[[Path, Deployed], Predictor]
     # The package that opens it, by its name on the Hugging Face Hub.
     package: str | None = None
     # Packages that are needed to write it.
@@ -150,18 +150,18 @@ class Format:
     # False if the weights are rounded so that logits differ.
     exact: bool = True
 
-    def refused(self, model: Deployed) -> list[str]:
+    def unsupported(self, model: Deployed) -> list[str]:
         """Return the model's settings that the format does not support.
 
         An example is ["model.qk_norm=True"]. The list is empty if the format supports the model.
         """
         if self.layout is None:
             return []
-        if not isinstance(model.fused, VisionTransformer):
+        if not isinstance(model.exportable, VisionTransformer):
             return [f"model.name={model.meta.config.model.name}"]
-        return self.layout.refused(plain_config(model.fused))
+        return self.layout.unsupported(plain_config(model.exportable))
 
-    def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
+    def write(self, model: Deployed, out: Path, check: Callable[[Predictor], str]) -> None:
         """Write the exported model and its model card to `out`.
 
         `check` takes the reopened export, a function from images to logits, and returns the model
@@ -172,8 +172,8 @@ class Format:
 
         def card(path: Path) -> str:
             with refusals("vit-export cannot open the export of"):
-                answer = self.open(path, model)
-            return check(answer)
+                predict = self.open(path, model)
+            return check(predict)
 
         if self.suffix:
             with replacing(out) as file:
@@ -202,7 +202,11 @@ def program_of(model: Deployed) -> torch.export.ExportedProgram:
 
     The program accepts any number N of images.
     """
-    parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
+    parts = (
+        [Normalize(model.meta.statistics), model.exportable]
+        if model.normalize
+        else [model.exportable]
+    )
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
     batch = ({0: torch.export.Dim("batch", min=1)},)
@@ -234,7 +238,7 @@ def onnx_int8_of(model: Deployed) -> bytes:
         return rounded.read_bytes()
 
 
-def open_onnx(path: Path, model: Deployed) -> Answer:
+def open_onnx(path: Path, model: Deployed) -> Predictor:
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
@@ -255,7 +259,7 @@ def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     )
 
 
-def reopened(path: Path, model: Deployed) -> Answer:
+def reopened(path: Path, model: Deployed) -> Predictor:
     """Load an exported model as `init_from=` does; return the function from images to logits.
 
     The returned function takes uint8 images and normalizes them.
@@ -270,10 +274,10 @@ def reopened(path: Path, model: Deployed) -> Answer:
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
     """Return the weights and config files, by name, of a folder that the library can load."""
-    assert isinstance(model.fused, VisionTransformer)
-    files = layout.files(plain_config(model.fused), model.about)
+    assert isinstance(model.exportable, VisionTransformer)
+    files = layout.files(plain_config(model.exportable), model.about)
     contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}
-    state = layout.to_theirs(plain_state(model.fused))
+    state = layout.to_theirs(plain_state(model.exportable))
     return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **contents}
 
 
@@ -308,7 +312,7 @@ def plain_state(model: VisionTransformer) -> State:
 
 
 # This program's own layout supports every Vision Transformer.
-OURS = Layout(name="", names={}, holds={}, norm_eps=NORM_EPS)
+OURS = Layout(name="", names={}, supported={}, norm_eps=NORM_EPS)
 # It runs without PyTorch.
 ONNX = Format(
     suffix=".onnx",
@@ -341,7 +345,7 @@ logits = model(images)  # INPUT""",
         suffix=".safetensors",
         use="# vit-train init_from=NAME",
         content=lambda model: safetensors_of(
-            model.fused.state_dict(), {OWN: json.dumps(model.about)}
+            model.exportable.state_dict(), {OWN: json.dumps(model.about)}
         ),
         open=reopened,
         layout=OURS,

@@ -52,7 +52,7 @@ class Layout:
     # appended to a name that ends with "." or "_".
     names: Mapping[str, Names]
     # The supported values of settings, for settings that are not fully supported.
-    holds: Mapping[str, tuple[Any, ...]]
+    supported: Mapping[str, tuple[Any, ...]]
     # LayerNorm's eps, unless a config sets it.
     norm_eps: float
     # Prefixes of the names of weights that are not needed.
@@ -111,7 +111,7 @@ class Layout:
             result |= zip(table[key], value.chunk(len(table[key])), strict=True)
         return self.pack(result)
 
-    def refused(self, config: ViTConfig) -> list[str]:
+    def unsupported(self, config: ViTConfig) -> list[str]:
         """Return the settings in `config` that the library does not support.
 
         An example is ["model.qk_norm=True"]. The list is empty if the library supports all
@@ -119,7 +119,7 @@ class Layout:
         """
         return [
             f"model.{name}={getattr(config, name)}"
-            for name, values in self.holds.items()
+            for name, values in self.supported.items()
             if getattr(config, name) not in values
         ]
 

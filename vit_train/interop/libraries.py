@@ -19,7 +19,7 @@ from vit_train.interop.config_files import (
 )
 from vit_train.interop.layout import Layout, State, part_of
 
-# Settings that are the same in all libraries, with their values there.
+# Settings that most libraries fix, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
     "norm_affine": (True,),
@@ -91,7 +91,7 @@ TIMM = Layout(
         "fc_norm.": "fc_norm.",
         "head.": "head.",
     },
-    holds={
+    supported={
         **PLAIN,
         "positions": ("learned", "none"),
         "activation": ("gelu", "gelu_tanh"),
@@ -124,7 +124,7 @@ TORCHVISION = Layout(
         "pre_head.0.": "heads.pre_logits.",
         "head.": "heads.head.",
     },
-    holds={
+    supported={
         **PLAIN,
         "head": ("token", "token_mlp"),
         "registers": (0,),
@@ -170,7 +170,7 @@ HUGGING_FACE = Layout(
         "blocks.{n}.mlp.fc2.": f"{SAVED}.output.dense.",
         **HF_OUTER,
     },
-    holds={
+    supported={
         **PLAIN,
         "activation": ("gelu", "gelu_tanh"),
         "registers": (0,),
@@ -183,7 +183,7 @@ HUGGING_FACE = Layout(
     unused=("pooler.", "decoder.", "embeddings.mask_token"),
     pack=with_prefix,
 )
-# Saved files use other names than the modules of transformers 5; a state dict may have either.
+# Saved files and the modules of transformers 5 use different names; a state dict may have either.
 HUGGING_FACE_MODULES = replace(
     HUGGING_FACE,
     names={
@@ -203,7 +203,7 @@ HUGGING_FACE_MODULES = replace(
 )
 
 
-def with_own_head(state: State) -> State:
+def without_wide_head(state: State) -> State:
     """Remove a classifier that reads more than the class token, as those of DINOv2 do."""
     token, head = (state.get(key) for key in ("embeddings.cls_token", "classifier.weight"))
     if token is None or head is None or token.shape[-1:] == head.shape[-1:]:
@@ -224,9 +224,9 @@ DINOV2 = replace(
         "blocks.{n}.mlp.fc1.": f"{SAVED}.mlp.fc1.",
         "blocks.{n}.mlp.fc2.": f"{SAVED}.mlp.fc2.",
     },
-    holds={**PLAIN, "qk_norm": (False,)},
+    supported={**PLAIN, "qk_norm": (False,)},
     norm_eps=1e-6,
-    unpack=with_own_head,
+    unpack=without_wide_head,
 )
 
 
@@ -272,7 +272,7 @@ VIT_PYTORCH = Layout(
         "norm.": "transformer.norm.",
         "head.": "mlp_head.",
     },
-    holds={
+    supported={
         **PLAIN,
         "stem": ("normed_patches",),
         "head": ("token", "gap"),

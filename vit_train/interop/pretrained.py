@@ -75,7 +75,7 @@ class Pretrained:
 
     @property
     def grid(self) -> Size:
-        """Return the numbers of rows and columns of patches of the model's images, if known."""
+        """Return the rows and columns of patches; (1, 1) if the image size is unknown."""
         size = self.config.patch_size
         return grid_of(sides(self.image_size or size), size)
 
@@ -177,11 +177,11 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
             "the patches"
         )
     ours = {key.replace("fc_norm.", "norm."): value for key, value in ours.items()}
-    common = {name: values[0] for name, values in layout.holds.items() if len(values) == 1}
+    common = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
     known = common | dict(facts.settings)
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
-    if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
+    if type(settings["num_heads"]) is not int or not isinstance(settings["norm_eps"], int | float):
         raise Refused(
             "its config.json must give the number of attention heads and LayerNorm's epsilon as "
             "numbers"
@@ -217,7 +217,7 @@ def assumptions(
         "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,
         "activation": wanted.activation,
     }
-    if "head.weight" in ours and shown["head"] == "token" and "gap" in layout.holds["head"]:
+    if "head.weight" in ours and shown["head"] == "token" and "gap" in layout.supported["head"]:
         unsaid["head"] = "token"  # but it may read the mean of all tokens
     return unsaid
 

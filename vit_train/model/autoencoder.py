@@ -105,7 +105,7 @@ class Decoder(nn.Module):
         return self.norm(x), attention
 
 
-class Autoencoder(nn.Module):
+class EncoderDecoder(nn.Module):
     """An encoder, a decoder of the same width, and a linear map from decoder outputs to pixels.
 
     The decoder has `decoder_depth` blocks; None means as many as the encoder.
@@ -115,7 +115,6 @@ class Autoencoder(nn.Module):
         self, config: ViTConfig, decoder_depth: int | None, image_size: int | Size, in_channels: int
     ) -> None:
         super().__init__()
-        self.patch_size = config.patch_size
         self.encoder = Encoder(config, image_size, in_channels)
         self.decoder = Decoder(
             replace(config, depth=decoder_depth or config.depth), self.encoder.grid
@@ -130,7 +129,7 @@ class Autoencoder(nn.Module):
         return (patches, attention) if return_attention else patches
 
 
-class MaskedAutoencoder(Autoencoder):
+class MaskedAutoencoder(EncoderDecoder):
     """Masked autoencoder: predicts all patches at once from the visible patches.
 
     Follows He et al. 2022 (arXiv:2111.06377, section 3), except in the decoder. The decoder of He
@@ -147,7 +146,7 @@ class MaskedAutoencoder(Autoencoder):
         return self.decode(self.encoder.encode_visible(images, visible), None, return_attention)
 
 
-class Autoregressor(Autoencoder):
+class Autoregressor(EncoderDecoder):
     """Autoregressive model: predicts an image patch by patch from its first rows of patches.
 
     The encoder sees only the patches in the first `given_rows` rows, or no patch if `given_rows` is
@@ -194,9 +193,9 @@ class Autoregressor(Autoencoder):
         Each patch is predicted from the given patches and the patches that were predicted before
         it.
         """
-        size = self.encoder.image_shape[1:]
-        patches = patchify(images, self.patch_size).clone()
+        size, side = self.encoder.image_shape[1:], self.encoder.config.patch_size
+        patches = patchify(images, side).clone()
         for place in range(self.count):
-            predicted = self.forward(unpatchify(patches, self.patch_size, size))
+            predicted = self.forward(unpatchify(patches, side, size))
             patches[:, self.given + place] = predicted[:, place]
-        return unpatchify(patches, self.patch_size, size)
+        return unpatchify(patches, side, size)

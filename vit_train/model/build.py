@@ -114,7 +114,7 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
     channels, height, width = image_shape
     wide, pixels = 0, height * width
     if isinstance(config, ViTConfig):
-        tokens = math.prod(grid_of((height, width), config.patch_size)) + config.prefix
+        tokens = math.prod(grid_of((height, width), config.patch_size)) + config.num_prefix_tokens
         stem = 128 * pixels * (config.stem == "conv")  # two maps of 64 channels
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim) + stem
     elif isinstance(config, CnnConfig | ResNetConfig):
@@ -136,7 +136,7 @@ def attention_bytes(config: ModelConfig, image_size: Size) -> int:
         config.kernels != "scratch" and config.positions != "relative"
     ):
         return 0
-    tokens = math.prod(grid_of(image_size, config.patch_size)) + config.prefix
+    tokens = math.prod(grid_of(image_size, config.patch_size)) + config.num_prefix_tokens
     return 4 * config.num_heads * tokens**2
 
 

@@ -128,8 +128,8 @@ class ViTConfig(ModelConfig):
     head: str = setting(
         "token",
         "Input of the classifier. token: the class token; token_mlp: the class token through a "
-        "hidden tanh layer; gap: the mean of all patches after the final LayerNorm; gap_norm: the "
-        "mean of all patches before the final LayerNorm. gap and gap_norm have no class token.",
+        "hidden tanh layer; gap: the mean of the patch tokens after the final LayerNorm; gap_norm: "
+        "the same mean before the final LayerNorm. gap and gap_norm have no class token.",
         choices=("token", "token_mlp", "gap", "gap_norm"),
     )
     registers: int = setting(
@@ -232,7 +232,7 @@ class ViTConfig(ModelConfig):
         return self.stem == "conv" or self.patch_overlap > 0
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         """Return the number of tokens before the patches: the class token and the registers."""
         return self.has_class_token + self.registers
 
@@ -289,7 +289,12 @@ def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
         "has_layer_scale": ("layer_scale", one.layer_scale),
         "eps": ("norm_eps", one.eps),
     }
-    differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
+    differing = [
+        f
+        for f in ENCODER_SHAPE
+        if getattr(one, f) != getattr(other, f)
+        or (f == "hidden_dim" and one.embed_dim != other.embed_dim)  # it may be a ratio
+    ]
     found = (settings.get(field, (field, getattr(one, field))) for field in differing)
     return {f"model.{key}": value for key, value in found}
 

@@ -171,10 +171,10 @@ class Encoder(nn.Module):
         )
         self.norm = norms_of(config)(dim) if config.final_norm else nn.Identity()
         init_weights(self, config)
-        for tokens in self.prefix():
+        for tokens in self.prefix_tokens():
             init_normal(tokens, config.cls_std)
 
-    def prefix(self) -> list[nn.Parameter]:
+    def prefix_tokens(self) -> list[nn.Parameter]:
         """Return the tokens before the patches, (1,1,D) or (1,R,D): class token and registers."""
         return [each for each in (self.cls_token, self.reg_token) if each is not None]
 
@@ -183,13 +183,17 @@ class Encoder(nn.Module):
 
         The embeddings are the patch embedding, the positions, the class token and the registers.
         """
-        embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters(), *self.prefix()]
+        embedding = [
+            *self.patch_embed.parameters(),
+            *self.pos_embed.parameters(),
+            *self.prefix_tokens(),
+        ]
         return [embedding, *(list(block.parameters()) for block in self.blocks)]
 
     def tokens(self, images: Tensor) -> Tensor:
         """Convert images (B,C,H,W) to tokens (B,T,D): class token, registers, patches.
 
-        Raise ValueError if the images have another shape than the encoder's.
+        Raise ValueError unless the images have the encoder's image shape.
         """
         if images.shape[1:] != self.image_shape:
             raise ValueError(
@@ -198,7 +202,7 @@ class Encoder(nn.Module):
             )
         patches = self.patch_embed(images)  # (B,N,D)
         # Not len(images), which an exported program would treat as a constant.
-        prefix = [each.expand(images.shape[0], -1, -1) for each in self.prefix()]
+        prefix = [each.expand(images.shape[0], -1, -1) for each in self.prefix_tokens()]
         return torch.cat((*prefix, patches), dim=1) if prefix else patches
 
     def positions(self, block: int) -> Tensor:
@@ -219,7 +223,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Add positions, apply all blocks: (B,T,D) → (B,T,D); also return each block's attention.
 
-        The attention is a list of (B,H,T,T), which is empty without `need_weights`. `num_queries=Q`
+        The attention is a list of (B,H,T,T), or of None without `need_weights`. `num_queries=Q`
         computes only the first Q tokens of the last block: (B,Q,D). `indices` (B,T) are the indices
         of x's tokens in the whole sequence; None means all tokens in order.
         """
@@ -231,8 +235,7 @@ class Encoder(nn.Module):
                 x = self.dropout(x)
             last = number == len(self.blocks) - 1
             x, weights = block(x, need_weights, num_queries if last else None)
-            if weights is not None:
-                attention.append(weights)
+            attention.append(weights)
         return x, attention
 
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
@@ -251,7 +254,7 @@ class Encoder(nn.Module):
 
     def token_indices(self, patches: Tensor) -> Tensor:
         """Return the indices (B,T) of all tokens before the patches and of the `patches` (B,V)."""
-        count = self.config.prefix
+        count = self.config.num_prefix_tokens
         first = torch.arange(count, device=patches.device).expand(len(patches), -1)
         return torch.cat((first, patches + count), dim=1)
 
@@ -298,14 +301,14 @@ class VisionTransformer(Encoder):
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
         tokens = self.tokens(images)  # (B,T,D)
-        kept = self.patch_dropout(tokens[:, self.config.prefix :])  # (B,V)
+        kept = self.patch_dropout(tokens[:, self.config.num_prefix_tokens :])  # (B,V)
         indices = None if kept is None else self.token_indices(kept)
         x, attention = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
             gather(tokens, indices), return_attention, 1 if class_only else None, indices
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
         # LayerNorm acts on each token separately, so the class token can be normalized alone.
-        patches = x[:, self.config.prefix :]
+        patches = x[:, self.config.num_prefix_tokens :]
         if self.config.head == "gap":
             features = self.norm(patches).mean(dim=1)
         else:

@@ -13,12 +13,12 @@ from vit_train.results.summaries import Group, short_name, short_value
 # looks together have a false-positive rate of at most 5 %, as a simulation in the tests shows
 # (Pocock 1977: a level of 0.0120 for eight looks, if the variance is known).
 FIRST_LOOK, LAST_LOOK, LEVEL = 3, 10, 0.0115
-# The power of a test: the probability of finding a difference that exists.
+# The power of a test: the probability of detecting a difference that exists.
 POWER = 0.8
 # Arguments of `student_quantile`: for a two-sided test at 5 %, and for the value below which POWER
 # of the distribution lies.
 SHARES = 0.95, 2 * POWER - 1
-# `seeds_to_find` returns None if this many seeds or more are needed.
+# `seeds_to_detect` returns None if this many seeds or more are needed.
 MOST_SEEDS = 1000
 
 
@@ -48,7 +48,7 @@ class Difference:
         return stdev(self.values) / math.sqrt(len(self.values))
 
     @property
-    def is_decided(self) -> bool:
+    def is_significant(self) -> bool:
         """Return True if the mean difference is significant.
 
         The threshold is strict, so that the test may be repeated after each new seed. With fewer
@@ -60,7 +60,7 @@ class Difference:
         # Without spread, a few seeds of coarse accuracies may agree by chance.
         return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error > 0
 
-    def seeds_to_find(self, size: float) -> int | None:
+    def seeds_to_detect(self, size: float) -> int | None:
         """Return the number of seeds needed to find a true difference of `size` with 80 % power.
 
         The test is a paired t-test at the 5 % level. The differences are assumed to have the

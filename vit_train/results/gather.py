@@ -106,7 +106,14 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     panels = {
         short_name(key): points
         for key in searched(groups)
-        if (points := searched_points(groups, key, measure))
+        if (
+            points := [
+                (group.settings[key], measure.scale * value)
+                for group in groups
+                if key in group.settings
+                for value in group.values("best_val", measure.name)
+            ]
+        )
     }
     if panels:
         figures["settings.png"] = scatters(panels, f"validation {measure.short}")
@@ -121,18 +128,6 @@ def searched(groups: Sequence[Group]) -> list[str]:
         key
         for key, found in values.items()
         if len(found) >= 5 and all(isinstance(value, float) for value in found)
-    ]
-
-
-def searched_points(
-    groups: Sequence[Group], key: str, measure: Measure
-) -> list[tuple[float, float]]:
-    """Return a searched setting's value and the validation result of each run that has both."""
-    return [
-        (group.settings[key], measure.scale * value)
-        for group in groups
-        if key in group.settings
-        for value in group.values("best_val", measure.name)
     ]
 
 

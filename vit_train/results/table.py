@@ -94,7 +94,7 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
     """Return two cells: the difference to the baseline, and the number of seeds needed.
 
     The second cell is the number of seeds needed to find a difference of 1 point of accuracy (see
-    `seeds_to_find`). A cell without a value is "". For folds of cross-validation, the difference
+    `seeds_to_detect`). A cell without a value is "". For folds of cross-validation, the difference
     has no interval, for the reason given in `interval`.
     """
     if group is baseline:
@@ -109,7 +109,7 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
     if found.interval is None or group.folds:
         return text, ""
     low, high = (number(measure.scale * end) for end in found.interval)
-    seeds = found.seeds_to_find(0.01) if measure is ACCURACY else None
+    seeds = found.seeds_to_detect(0.01) if measure is ACCURACY else None
     return f"{text} ({low} to {high})", f"{seeds or ''}"
 
 
@@ -117,7 +117,7 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
 TERMINAL = 80
 DIFFERENCES = """\
 Differences are paired by seed. If an interval includes 0, the difference may
-be due to chance; for accuracy, results.md lists the seeds needed for 1 point."""
+be due to chance; for accuracy, results.md lists the seeds to detect 1 point."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
@@ -172,7 +172,7 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     rows = [
         [(short_name(key), short_value(group.settings.get(key, ""))) for key in keys]
-        + list(columns(group, baseline, measure, "precision" in keys).items())
+        + list(columns(group, baseline, measure).items())
         for group in groups
     ]
     filled = [column for column in zip(*rows, strict=True) if any(text for _, text in column)]
@@ -182,13 +182,8 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
     )
 
 
-def columns(
-    group: Group, baseline: Group | None, measure: Measure, is_precision_known: bool
-) -> dict[str, str]:
-    """Return a group's cells, except those of its settings, by column title.
-
-    `is_precision_known` is True if the precision is one of the settings.
-    """
+def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str, str]:
+    """Return a group's cells, except those of its settings, by column title."""
     on_test = {run["selected_on"] for run in group.runs} == {"test"}
     precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
     best = measure.text(group.values("test", "best", measure.name))
@@ -196,14 +191,14 @@ def columns(
     differs, seeds = compared(group, baseline, measure)
     return {
         **{key: each_once(group.values("config", key)) for key in ("name", "notes")},
-        "precision": "" if is_precision_known or precision == "fp32" else precision,
+        "precision": "" if "precision" in group.settings or precision == "fp32" else precision,
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
         title("test", "final weights"): text(measure.final(group)),
         "95 % interval": ends(interval(group)),
         "difference (95 % interval)": differs,
-        "seeds to find a difference of 1 point": seeds,
+        "seeds to detect 1 point": seeds,
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): (
             "" if on_test else text(group.values("best_val", measure.name))

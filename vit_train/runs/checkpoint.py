@@ -18,16 +18,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from vit_train.base.reading import Refused, near_path, open_regular, require_plain, typed
+from vit_train.base.reading import (
+    JSON_NODES,
+    Refused,
+    near_path,
+    open_regular,
+    require_plain,
+    typed,
+)
 from vit_train.engine.state import State, TrainerState
 from vit_train.runs.paths import resume_command
 
 FORMAT = "vit_train checkpoint 3"
 # The metadata's key in the file, and the key of a tensor's name in the JSON.
 KEY, TENSOR = "vit_train.checkpoint", "tensor"
-# Limit on the number of values in the JSON. A model of 100 blocks with its average and moments has
-# 30,000.
-MOST_VALUES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,11 @@ class Facts:
     # Keys, (N,) int64, of the images that this model, or a model that it learned from, was trained
     # or validated on; None if unknown.
     seen: Tensor | None = None
-    # The same for the models that it learned from alone.
+    # The same, but only for the models that it learned from.
     seen_before: Tensor | None = None
     # The temperature by which logits are divided to calibrate probabilities, if known.
     temperature: float | None = None
-    # The least calibrated confidence for each accuracy in TARGETS, or None if it is not reached.
+    # Confidence thresholds by accuracy in TARGETS (None: not reached) or, for task=tags, by tag.
     thresholds: dict[str, float | None] = field(default_factory=dict)
     # The checksum of the file that the facts were read from; it identifies the file.
     checksum: str = ""
@@ -110,7 +114,7 @@ class Checkpoint(TrainerState, Facts):
         try:
             return read(path)
         except Refused as error:
-            other = newest_intact(path.parent, without=path)
+            other = newest_intact(path.parent)
             hint = (
                 f". {other} is intact: use it instead, or resume from it with: "
                 f"{resume_command(other)}"
@@ -128,7 +132,7 @@ def read(path: Path) -> Checkpoint:
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             described = json.loads((file.metadata() or {}).get(KEY, "null"))
-            require_plain(described, "it", MOST_VALUES)
+            require_plain(described, "it", JSON_NODES)
             if not isinstance(described, dict) or described.get("format") != FORMAT:
                 raise Refused
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
@@ -204,12 +208,9 @@ def checksum(content: Any, tensors: State) -> str:
     return digest.hexdigest()
 
 
-def newest_intact(folder: Path, without: Path | None = None) -> Path | None:
-    """Return the newest intact checkpoint in a folder, or None if there is none.
-
-    Ignore the file `without`.
-    """
-    files = [file for file in folder.glob("*.safetensors") if file != without and file.is_file()]
+def newest_intact(folder: Path) -> Path | None:
+    """Return the newest intact checkpoint in a folder, or None if there is none."""
+    files = filter(Path.is_file, folder.glob("*.safetensors"))
     for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError, Refused):
             read(path)

@@ -67,9 +67,8 @@ NEEDED = {
     "images": "FILES, a folder, or - for paths on standard input",
     "task.teacher": "RUN, a trained classifier",
 }
-PACKAGE = Path(__file__).parents[1]
 # In the wheel, conf/ is a subpackage; in a checkout, it is at the top level.
-CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
+CONF_DIR = next(filter(Path.is_dir, (top / "conf" for top in Path(__file__).parents[1:3])))
 
 
 @dataclass
@@ -242,7 +241,10 @@ def to_config(config: DictConfig, kind: type[Config]) -> Config:
     for group, classes in CHOSEN_BY_NAME.items():
         part: Any = getattr(result, group, None)
         if type(part) in classes.values() and classes.get(part.name) is not type(part):
-            raise ValueError(f"{group}.name={part.name} cannot be set: use {group}=NAME instead")
+            raise ValueError(
+                f"{group}.name={part.name} cannot be set: use {group}=NAME instead; a class of "
+                "your own needs its NAME as the default of its field `name`"
+            )
     return result
 
 
@@ -255,7 +257,7 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
-        part = stored.get(group, {}) if isinstance(stored, dict) else None
+        part = stored.get(group, {})
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
@@ -342,7 +344,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         return stored
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
-        raise ValueError(f"{path} cannot be read: {reason(error)}") from error
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from None
 
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_train.base.log import logger
+from vit_train.base.setting import chosen as entry
 from vit_train.base.setting import shortest
 from vit_train.base.text import counted, listed
 from vit_train.data.config import (
@@ -20,7 +21,7 @@ from vit_train.data.config import (
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import load_part, reread
 from vit_train.data.sources import load_dataset
-from vit_train.data.splits import make_splits, set_apart, subset
+from vit_train.data.splits import hold_out, make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin, run_folder
@@ -53,7 +54,7 @@ def evaluated_images(
     """
     config, trained = configured(given, meta), meta.config.data
     if not isinstance(config, FolderConfig):
-        found = run_images(config, split, meta)
+        found = run_images(load_dataset(config), config, split, meta)
     else:  # image keys depend on the size, so first read the images at the run's own size
         own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
         found = folder_images(replace(config, image_size=own_size), given, split, meta)
@@ -76,13 +77,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     trained = meta.config.data
     chosen = {key: value for key, value in vars(given).items() if value is not None}
     name = chosen.pop("name", trained.name)
-    if name not in DATA_CONFIGS:
-        raise ValueError(
-            f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; if your own "
-            "module registers this source, add import=MODULE; otherwise choose other images, for "
-            "example with data.name=folder"
-        )
-    kind = DATA_CONFIGS[name]
+    kind = entry(DATA_CONFIGS, "data.name", name)
     for key in chosen.keys() - {field.name for field in fields(kind)}:
         raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
     if given.root is not None and kind is ShapesConfig:
@@ -101,7 +96,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         and trained.root == str(Path(trained.file).parent)
     ):
         start = start | {"root": ""}
-    # The run's own addresses and limits may be malicious.
+    # The run's own URLs and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
         start = start | {"urls": preset_urls(name)}
     if issubclass(kind, FolderConfig):
@@ -123,9 +118,10 @@ def folder_images(
     If the folder holds the run's own images, split them as in training. Otherwise, leave out the
     test images that the run has trained or validated on.
     """
+    data: Dataset | None = None
     if given.root is not None or given.file is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes if meta.task.needs_labels else None)
-        if images is not None and not is_training_data(images, config, meta):
+        if images is not None and (data := own_data(images, config, meta)) is None:
             # The subset sizes of the run are meant for its own images, not for other images.
             return unseen(
                 images,
@@ -133,30 +129,29 @@ def folder_images(
                 replace(config, val_subset=given.val_subset, test_subset=given.test_subset),
                 meta,
             )
-        if images is not None:
+        if data is not None:
             logger.info(
                 f"the folder holds the run's own images: evaluating the run's {split} images"
             )
-    return run_images(config, split, meta)
+    return run_images(data or load_dataset(config), config, split, meta)
 
 
-def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Return True if the run's training, validation and test images were split from `images`."""
+def own_data(images: ImageSet, config: FolderConfig, meta: Meta) -> Dataset | None:
+    """Return the run's data set if it was split from `images`, otherwise None."""
     try:
-        data = Dataset(*set_apart(images, "test_fraction", config), tuple(meta.classes))
+        data = Dataset(*hold_out(images, "test_fraction", config), tuple(meta.classes))
     except ValueError:  # too few images to split
-        return False
-    return data.fingerprint == meta.fingerprint
+        return None
+    return data if data.fingerprint == meta.fingerprint else None
 
 
-def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load images, split them as in training, and return the images of `split`.
+def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> EvalImages:
+    """Split the images as in training, and return the images of `split`.
 
     If the images are the run's own, also return the run's validation images, so that vit-eval can
     fit a temperature on them. The temperature depends on the image size, so images at a different
     size than in training do not count as the run's own.
     """
-    data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
             f"the classes of the images ({listed(data.classes)}) are not the model's "
@@ -179,8 +174,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
-        classes = meta.classes if meta.task.needs_labels else None
-        every = load_part(config, split, classes) if isinstance(config, FolderConfig) else None
+        every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
         return unseen(every or data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
 

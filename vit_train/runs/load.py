@@ -11,6 +11,7 @@ from vit_train.base.reading import Refused, read_object, typed
 from vit_train.base.setting import in_pixels, sides, size_of
 from vit_train.base.text import counted
 from vit_train.data.dataset import CHANNELS, valid_statistics
+from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.engine.state import State
 from vit_train.model.build import on_meta, require_bounded_memory
 from vit_train.model.config import ViTConfig
@@ -70,6 +71,17 @@ def load(
     if meta.image_shape != checkpoint.image_shape:
         return Trained(model.eval(), replace(meta, temperature=None, thresholds={}))
     return Trained(model.eval(), with_calibration(meta))
+
+
+def load_on(
+    path: str | Path,
+    device: str,
+    weights: str = "auto",
+    image_size: int | Sequence[int] | None = None,
+) -> Trained:
+    """Load a model for a command, as `load` does, onto the device that `device` names."""
+    keep_freed_memory()
+    return load(path, pick_device(device), weights, image_size)
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:

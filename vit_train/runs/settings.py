@@ -112,8 +112,8 @@ class EvalConfig(TrainedConfig):
     )
     foreign: str | None = setting(
         None,
-        "A folder of images that belong to none of the classes: also report how well the "
-        "confidence tells them from the evaluated images.",
+        "Out-of-distribution images, a folder: also report how well the confidence tells them "
+        "from the evaluated images.",
     )
     out: str | None = setting(
         None,

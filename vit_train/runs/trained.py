@@ -80,7 +80,7 @@ class Meta(Facts):
 
     @property
     def fit(self) -> str:
-        """Return how images of another shape take the model's, one of FIT."""
+        """Return how images are fitted to the model's image shape, one of FIT."""
         return getattr(self.config.data, "fit", "crop")
 
     @property
@@ -246,12 +246,12 @@ class Trained(NamedTuple):
         ]
 
     @torch.no_grad()
-    def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
+    def probabilities(self, images: Tensor, precision: Precision) -> Tensor:
         """Return the class probabilities (B,K), float64, of normalized images (B,C,H,W).
 
-        The images must be on the model's device. Without `precision`, use `self.precision`.
+        The images must be on the model's device.
         """
-        with (precision or self.precision).autocast():
+        with precision.autocast():
             logits: Tensor = self.model.forward(images).double()
         self.meta.require_finite(logits)
         if not self.meta.task.one_class:

@@ -117,7 +117,8 @@ class Classify(Task):
         _, attention = model.forward(images, return_attention=True)
         vit = require_vit(self.model, "a map")
         grid = grid_of(self.image_shape[1:], vit.patch_size)
-        maps = attention[-1][:, :, 0, vit.prefix :].unflatten(2, grid)  # (B,H,rows,columns)
+        # (B,H,rows,columns)
+        maps = attention[-1][:, :, 0, vit.num_prefix_tokens :].unflatten(2, grid)
         return [images, maps.mean(1), *maps.unbind(1)]
 
 
@@ -171,11 +172,11 @@ class Distill(Classify):
     """Classification that also learns from a `teacher`; evaluation needs no teacher."""
 
     config: DistillConfig
-    teacher: Teacher | None = None
+    teacher: Teacher
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
-        assert self.teacher is not None
+
         teachers = self.teacher.forward(images)
         if self.config.distillation == "hard":
             losses = F.cross_entropy(logits, teachers.argmax(1), reduction="none")

@@ -1,4 +1,4 @@
-"""Tasks that predict pixels: masked and autoregressive autoencoders."""
+"""Tasks that predict pixels: masked autoencoding and autoregression."""
 
 import copy
 import math

@@ -81,7 +81,9 @@ def sizes(paths: Sequence[Path]) -> list[Size]:
     found = []
     for path in paths:
         with Image.open(path, formats=FORMATS) as image:
-            is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+            # Pillow turns a TIFF's size itself.
+            orientation = image.format != "TIFF" and image.getexif().get(ExifTags.Base.Orientation)
+            is_turned = orientation in (5, 6, 7, 8)
             found.append((image.width, image.height) if is_turned else (image.height, image.width))
     return found
 

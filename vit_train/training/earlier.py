@@ -54,8 +54,8 @@ class Earlier:
             )
         if then.get("fingerprint") != now.get("fingerprint"):
             raise self.refusal(
-                f"the checkpoint was trained with another teacher than {now.get('checkpoint')}: "
-                "restore that teacher, or start a new run"
+                f"the teacher {now.get('checkpoint')} has changed since the checkpoint was saved: "
+                "restore it, or start a new run"
             )
 
     def restore(self, trainer: Trainer) -> None:

@@ -216,14 +216,13 @@ def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
 
 
 def checked_teacher(
-    config: TrainConfig, teacher: "Trained", data: DataFacts, normalize: Normalize
+    config: DistillConfig, teacher: "Trained", data: DataFacts, normalize: Normalize
 ) -> Teacher:
     """Return the teacher of the distillation task; `normalize` is the student's normalization.
 
     Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
     of the data.
     """
-    assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1:], ""
     if not meta.task.one_class:
         problem = f"a model trained with task={meta.config.task.name} does not classify images"
@@ -238,7 +237,7 @@ def checked_teacher(
             f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(shortest(size))}"
         )
     if problem:
-        raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
+        raise ValueError(f"task.teacher={config.teacher}: {problem}")
     return Teacher(teacher.model, teacher.normalize, normalize)
 
 
@@ -285,7 +284,7 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
     return replace(data, test=test)
 
 
-def known_source(
+def data_facts(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
 ) -> DataFacts:
     """Return a description of the data, with the keys of all images that the run must not test on.

@@ -130,7 +130,7 @@ def order_error(encoder: Encoder) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config
-    patches, first = math.prod(encoder.grid), config.prefix
+    patches, first = math.prod(encoder.grid), config.num_prefix_tokens
     x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
     order = torch.cat((torch.arange(first), first + torch.randperm(patches, generator=generator)))
     encoder.double().eval()

@@ -229,8 +229,8 @@ class TensorBoard(Callback):
 SHARE = 0.005
 # Number of images from the first batch to show.
 FIRST = 18
-# Number of images to show with the patches behind their predictions, one below the other: a card in
-# TensorBoard is as wide as one of them.
+# Number of images to show with their relevance maps, in one column, because TensorBoard's cards are
+# narrow.
 SHOWN = 4
 
 

@@ -50,10 +50,10 @@ from vit_train.tasks.make import Flops, count_flops, make_task
 from vit_train.tasks.task import Task, require_labels
 from vit_train.training.first_model import (
     checked_teacher,
+    data_facts,
     fine_tuned,
     first_model,
     first_weights,
-    known_source,
     load_teacher,
     seen_by_earlier_models,
     unseen_test,
@@ -132,8 +132,7 @@ class Setup:
         # It also drops no patches.
         if self.config.train.freeze:
             return images * self.flops.forward / 1e12
-        model = self.config.model
-        epochs = (isinstance(model, ViTConfig) and model.patch_dropout_epochs) or sys.maxsize
+        epochs = getattr(self.config.model, "patch_dropout_epochs", None) or sys.maxsize
         dropped = min(images, epochs * len(self.train_loader) * self.train_loader.batch_size)
         return (dropped * self.flops.dropping + (images - dropped) * self.flops.training) / 1e12
 
@@ -177,14 +176,14 @@ def set_up(
     config = replace(config, data=replace(config.data, **data.settings))
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_labels(task, data.train)
-    require_room(config, task, data.image_shape[1:])
+    require_training_fits(config, task, data.image_shape[1:])
     model, origin = first_model(config, task, data, processes, found)
     if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
     seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
     splits = make_splits(unseen_test(data, seen_before), config.data)
-    source = known_source(data, splits, config.data, seen_before)
+    source = data_facts(data, splits, config.data, seen_before)
     train_set = (
         without_weight_zero(splits.train)
         if task.needs_labels
@@ -197,7 +196,7 @@ def set_up(
     )
     normalize = Normalize(statistics, device)
     if isinstance(task, Distill) and teacher is not None:
-        task.teacher = checked_teacher(config, teacher, source, normalize)
+        task.teacher = checked_teacher(task.config, teacher, source, normalize)
     task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
     image_loader = augmented(config, train_set, source, normalize, processes)
@@ -246,7 +245,7 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
     """Add unlabeled images (N,C,H,W), if given, to the training images."""
     if images is None:
         return train_set
-    require_images_fit(len(train_set) + len(images), images.shape[2:], "data.unlabeled=true")
+    require_images_fit(len(train_set) + len(images), images.shape[2:], "data.unlabeled=true", 3)
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
 
 
@@ -323,7 +322,7 @@ def chosen_statistics(
     return pretrained or channel_statistics(images)
 
 
-def require_room(config: TrainConfig, task: Task, image_size: Size) -> None:
+def require_training_fits(config: TrainConfig, task: Task, image_size: Size) -> None:
     """Raise ValueError, before allocating memory, if training the model needs too much memory."""
     require_few_patches(config.model, image_size)
     model = on_meta(task.build_model, config.model)

@@ -36,7 +36,7 @@ class Terminal(Callback):
         """Show the trainer's progress within the block, from its current step."""
         self.first_step, self.began = trainer.step, time.perf_counter()
         self.has_header = False
-        with logging_redirect_tqdm():
+        with logging_redirect_tqdm() if sys.stderr.isatty() else contextlib.nullcontext():
             self.bar = tqdm(
                 total=len(trainer.train_loader),
                 initial=trainer.batch,
@@ -124,20 +124,20 @@ def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
     data, model = setup.config.data, setup.config.model
     # Settings that choose weights or sizes, or with which the suggested settings are refused.
     others = {
-        *("init_from", "data.image_size", "model", "model.patch_size"),
-        *("experiment", "config", "extend", "fork"),
+        *("init_from", "data.image_size", "model"),
+        *("experiment", "config", "extend", "fork", "resume"),
     }
     if (
         not isinstance(data, FolderConfig)
         or not isinstance(model, ViTConfig)
         or not setup.task.needs_labels
         or not chosen
-        or others & {*chosen}
+        or any(key in others or key.startswith("model.") for key in chosen)
         or data.image_size != FolderConfig.image_size
     ):
         return ""
     return (
-        f"{'hint':<{MARGIN}}few images: start from trained weights\n{' ' * MARGIN}  "
+        f"{'hint':<{MARGIN}}few images: start from pretrained weights\n{' ' * MARGIN}  "
         f"{command} init_from=builtin:cifar10\n{' ' * MARGIN}many images: use larger patches, "
         f"which train faster\n{' ' * MARGIN}  {command} model.patch_size={2 * model.patch_size}"
     )

@@ -110,10 +110,10 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     # A caller that has its own handlers decides what is shown.
     shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
     with new_run(Path(folder), named=True) as path, shown:
-        return train_in_held_folder(config, path)
+        return train_in_locked_folder(config, path)
 
 
-def train_in_held_folder(
+def train_in_locked_folder(
     config: TrainConfig, path: Path, checkpoint: Path | None = None, resumed: bool = False
 ) -> Outcome:
     """Train as configured and write everything into the folder `path`, which the caller has locked.

@@ -26,14 +26,11 @@ SIZE, COUNT = 24, 5000
 SQUARE, WIDE = (24, 24), (24, 40)
 
 
-def boxes_of(*rows: tuple[int, int, int, int]) -> Rectangles:
-    return Rectangles(*torch.tensor(rows).unbind(1))
-
-
 def test_a_resized_crop_is_torchvisions_to_one_gray_level() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (5, 3, *WIDE), generator=generator).to(torch.uint8)
-    boxes = boxes_of((0, 0, 24, 40), (3, 5, 10, 13), (0, 11, 24, 13), (20, 36, 4, 4), (7, 0, 1, 9))
+    rows = [(0, 0, 24, 40), (3, 5, 10, 13), (0, 11, 24, 13), (20, 36, 4, 4), (7, 0, 1, 9)]
+    boxes = Rectangles(*torch.tensor(rows).unbind(1))
     ours = resized_crop(images, boxes)
     for image, box, result in zip(images, zip(*boxes, strict=True), ours, strict=True):
         theirs = functional.resized_crop(

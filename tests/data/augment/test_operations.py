@@ -46,10 +46,6 @@ def pictures(count: int, height: int, width: int) -> Tensor:
     return noise.to(torch.uint8)
 
 
-def torchvisions(image: Tensor, name: str, magnitude: float) -> Tensor:
-    return autoaugment._apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
-
-
 @pytest.mark.parametrize("size", [(8, 8), (32, 32), (45, 45), (24, 40)])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_is_torchvisions(name: str, size: Size) -> None:
@@ -58,7 +54,10 @@ def test_an_operation_is_torchvisions(name: str, size: Size) -> None:
     number = torch.full((24,), OPERATIONS.index(name))
     ours = apply_round(images, make_round(number, torch.tensor(chosen, dtype=torch.float64), size))
     theirs = torch.stack(
-        [torchvisions(image, name, m) for image, m in zip(images, chosen, strict=True)]
+        [
+            autoaugment._apply_op(image, name, m, InterpolationMode.NEAREST, None)
+            for image, m in zip(images, chosen, strict=True)
+        ]
     )
     if name in PIXEL_OPERATIONS:
         assert torch.equal(ours, theirs)

@@ -30,8 +30,8 @@ class Policy:
         """Draw the operations for `count` images, as rounds in the order of application."""
         return []
 
-    def no_rounds(self, count: int) -> list[Round]:
-        """Return as many rounds as `rounds`, which leave all images unchanged."""
+    def identity_rounds(self, count: int) -> list[Round]:
+        """Return as many rounds as `rounds` does; they leave all images unchanged."""
         zeros = torch.zeros(count, dtype=torch.float64)
         return [make_round(zeros.long(), zeros, (0, 0))] * self.num_rounds
 
