@@ -133,7 +133,7 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     )
 
     def train() -> None:
-        step(trainer.schedule())
+        step(trainer.step_scalars())
 
     def first_step() -> None:
         if compiles(config.compile, device) and not trainer.compile():

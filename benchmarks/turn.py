@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
+from torch._C._profiler import _ExperimentalConfig
 
 from benchmarks.models import Contender, Subject, build
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
@@ -52,7 +53,8 @@ def trace(contender: Contender, overrides: list[str], path: str) -> None:
         subject: Subject = build(contender, composed(overrides), exit)
         subject.first_step()
         call(subject.work["train"], subject.device, 5)
-        with torch.profiler.profile() as profiler:
+        workers_too = _ExperimentalConfig(profile_all_threads=True)
+        with torch.profiler.profile(experimental_config=workers_too) as profiler:
             call(subject.work["train"], subject.device, 3)
     profiler.export_chrome_trace(path)
 

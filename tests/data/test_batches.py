@@ -122,7 +122,7 @@ def test_the_shares_of_several_processes_are_the_batch_of_one(
 def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     data, index = random_set(16), torch.randperm(16)
     source = TrainBatches(data, 16, RAW, STRONG, 16, 0, CPU)
-    drawn = source.drawn(index, source.generator(0, 0), epoch=0)
+    drawn = source.draw_steps(index, source.generator(0, 0), epoch=0)
     _, cuts, boxes, first, second, erased, mixture = drawn
     stages = [source.cropper.cut(index, cuts)]
     stages.append(resized_crop(stages[-1], boxes))
@@ -132,7 +132,7 @@ def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     assert not any(torch.equal(one.float(), next_.float()) for one, next_ in pairwise(stages))
     pixels, labels = stages[-1], data.labels[index]
     expected = source.mixer.mix(pixels, labels, pixels.roll(1, 0), labels.roll(1), mixture)
-    made = source.batch(*source.draw(index, source.generator(0, 0)))
+    made = source.batch(*source.draw_batch(index, source.generator(0, 0)))
     torch.testing.assert_close(made, expected)
 
 

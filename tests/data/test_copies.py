@@ -66,7 +66,7 @@ def test_the_faults_of_a_folder_are_found_and_no_others(run: Run) -> None:
 def test_images_are_measured_as_they_are_seen(run: Run) -> None:
     for folder in ("a", "b"):
         for number in range(10):
-            path = Path("phone", folder, f"{number}.jpg")
+            path = Path("phone", folder, f"{number}.{'tif' if number % 2 else 'jpg'}")
             path.parent.mkdir(parents=True, exist_ok=True)
             turned = Image.Exif()
             turned[ExifTags.Base.Orientation] = 6

@@ -86,7 +86,7 @@ def trainer_of(data: ImageSet, **loop: Any) -> Trainer:
 
 def advance(trainer: Trainer, draws: tuple[torch.Tensor, ...]) -> None:
     """Take a step as the loop does."""
-    trainer.graphed_step(trainer.schedule(), *draws)
+    trainer.graphed_step(trainer.step_scalars(), *draws)
     trainer.step += 1
 
 

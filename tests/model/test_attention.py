@@ -126,6 +126,31 @@ def test_masked_tokens_get_no_attention(kernels):
 
 
 @kernels
+def test_a_token_that_may_attend_to_none_gets_zeros(kernels):
+    """System D: zeros, never NaN, in the results and in the gradients."""
+    attention, x = build(kernels)
+    mask = torch.eye(9, dtype=torch.bool)
+    mask[4] = False
+    for need_weights in (False, True):
+        result, weights = attention(x.requires_grad_(), need_weights, mask=mask)
+        (gradient,) = torch.autograd.grad(result.square().sum(), x)
+        for found in (result, gradient):
+            assert (found[:, 4] == 0).all() and found[:, [0, 8]].all() and found.isfinite().all()
+    assert (weights[:, :, 4] == 0).all() and weights.isfinite().all()
+
+
+def test_a_module_for_each_head_equals_the_fused_form():
+    """System C: small modules, concatenated, then the output projection."""
+    attention, x = build("fused", dim=12, heads=3)
+    weights, biases = (each.unflatten(0, (3, 3, 4)) for each in attention.qkv.parameters())
+    heads = []
+    for head in range(3):
+        q, k, v = (F.linear(x, weights[part, head], biases[part, head]) for part in range(3))
+        heads.append((q @ k.mT / 2).softmax(-1) @ v)
+    torch.testing.assert_close(attention(x)[0], attention.proj(torch.cat(heads, dim=-1)))
+
+
+@kernels
 @pytest.mark.parametrize("queries", [None, 2])
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_a_causal_mask_can_be_asked_for_by_its_name(kernels, queries, need_weights):

@@ -314,7 +314,7 @@ def test_reports_are_written_after_epochs_and_within_them_in_a_share_of_the_time
     now, seconds = 500.0, []
     monkeypatch.setattr("time.monotonic", lambda: now)
     manager, trainer, reports = managed(tmp_path)
-    manager.time.due_at = math.inf
+    manager.saving.due_at = math.inf
     for event, *more in ((manager.on_epoch, LOG, None), (manager.on_nonfinite, 1)):
         reports.unwritten = 1
         event(trainer, *more)
@@ -339,7 +339,7 @@ def test_best_weights_that_wait_for_their_writing_are_still_those_of_their_epoch
         save_archive(path, archive, keep)
 
     manager, trainer, _ = managed(tmp_path)
-    manager.time.due_at = -math.inf if failing else math.inf
+    manager.saving.due_at = -math.inf if failing else math.inf
     trainer.epoch = 1
     trainer.train_to(1.0)
     with monkeypatch.context() as patch, contextlib.suppress(OSError):

@@ -71,7 +71,7 @@ def in_pixels(size: int | Sequence[int]) -> str:
     return f"{height:,} by {width:,} pixels{order}"
 
 
-def shortest(size: Sequence[int]) -> int | list[int]:
+def as_setting(size: Sequence[int]) -> int | list[int]:
     """Return a height and width as an image size: one number for square images, or a list."""
     height, width = size
     return height if height == width else [height, width]
@@ -95,7 +95,7 @@ class Settings:
             name = f"{self.group}.{each.name}".removeprefix(".")
             value = getattr(self, each.name)
             if each.metadata.get("is_size") and value is not None:
-                setattr(self, each.name, shortest(size_of(name, value)))
+                setattr(self, each.name, as_setting(size_of(name, value)))
             require_allowed(name, value, each.metadata, or_null)
 
 

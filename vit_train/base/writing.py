@@ -43,8 +43,9 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
-            younger.replace(path.with_stem(f"{path.stem}-{age}"))
+        versions = generations(path)[:keep]
+        for age in range(len(versions), 0, -1):  # the oldest first, so that none is overwritten
+            versions[age - 1].replace(path.with_stem(f"{path.stem}-{age}"))
         partial.replace(path)
     except BaseException as error:
         partial.unlink(missing_ok=True)  # on a full disk, every byte counts

@@ -29,6 +29,7 @@ from vit_train.runs.config import (
     own_settings,
     preset_urls,
     read_settings,
+    schema_of,
     with_settings,
 )
 from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run, run_at
@@ -89,19 +90,14 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
     if config.train.minutes is not None and config.train.minutes == begun.train.minutes:
         config = with_settings(config, {"train.epochs": begun.train.epochs})
     ours, theirs = config.model, begun.model
-    if "init_from" not in keys or not (
-        isinstance(ours, ViTConfig) and isinstance(theirs, ViTConfig)
-    ):
-        return config
-    shape = () if "model" in keys else differences(theirs, ours)
-    # As in `fine_tuned`: a recipe sets these itself.
-    usual = (
-        ()
-        if {"experiment", "config"} & {*keys}
-        else ("data.image_size", *FINE_TUNING, *ADAMW_TUNING)
-    )
-    names = {*shape, *usual}.difference(keys)
-    return with_settings(config, {name: attrgetter(name)(begun) for name in names})
+    if "init_from" in keys and isinstance(ours, ViTConfig) and isinstance(theirs, ViTConfig):
+        # As in `fine_tuned`.
+        taken: set[str] = set() if "model" in keys else {*differences(theirs, ours)}
+        if not {"experiment", "config"} & {*keys}:  # a recipe sets these itself
+            taken |= {"data.image_size", *FINE_TUNING, *ADAMW_TUNING}
+        changes = {name: attrgetter(name)(begun) for name in taken.difference(keys)}
+        config = with_settings(config, changes)
+    return config
 
 
 def are_same(one: TrainConfig, other: TrainConfig, exactly: bool) -> bool:
@@ -217,7 +213,8 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
     are the settings on the command line.
     """
     usual, data = default_settings(stored)["data"], settings.data
-    limit, most = int(str(data.get("max_pixels") or 0)), usual.get("max_pixels", 0)
+    known: Any = OmegaConf.merge(schema_of(stored), {"data": data}).data
+    limit, most = known.get("max_pixels", 0), usual.get("max_pixels", 0)
     if "data.max_pixels" not in keys and limit > most:
         raise ValueError(
             f"this run reads images of up to {limit:,} pixels, more than the default limit: if "

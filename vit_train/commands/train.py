@@ -166,11 +166,11 @@ def continue_begun(
 ) -> Outcome | None:
     """Continue the run that the same sweep or launch has begun; return None if there is none."""
     # The run's folder if torchrun has started these processes before (--max-restarts).
-    restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
-    own, others = restarted, set[Path]()
+    own = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
+    others: list[Path] = []
     if settings.mode == RunMode.MULTIRUN:  # the job may have had another number
-        own, others = folder, set(folder.parent.iterdir()) - {folder}
-    earlier = [each for each in (own, *sorted(others)) if each is not None and holds_run(each)]
+        own, others = folder, sorted({*folder.parent.iterdir()} - {folder})
+    earlier = [each for each in (own, *others) if each is not None and holds_run(each)]
     if not earlier:
         return None
     from vit_train.commands.resuming import begun_run  # rarely needed
@@ -200,8 +200,7 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     own = own_settings(folder, named or last_checkpoint(folder))
-    config = changed("resume", own, composed, settings.overrides.task)
-    return continue_run(folder, named, config)
+    return continue_run(folder, named, changed("resume", own, composed, settings.overrides.task))
 
 
 def continue_run(folder: Path, named: Path | None, config: TrainConfig) -> Outcome:
@@ -214,7 +213,6 @@ def continue_run(folder: Path, named: Path | None, config: TrainConfig) -> Outco
 
     with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
-
         if not is_finished(folder):
             return train_in_locked_folder(config, folder, checkpoint, resumed=True)
         say(

@@ -63,12 +63,12 @@ class ImagesOnDisk:
         return self if device.type == "cpu" else self[:].to(device)
 
 
-def select(part: Any, index: Any) -> Any:
-    """Return the images, labels, names and so on at `index`; images on disk stay there."""
+def select(images: Any, index: Tensor | slice) -> Any:
+    """Return the images at `index`; images on disk stay there."""
     return (
-        ImagesOnDisk(part.path, part.shape[1:], part.rows[index])
-        if isinstance(part, ImagesOnDisk)
-        else part[index]
+        ImagesOnDisk(images.path, images.shape[1:], images.rows[index])
+        if isinstance(images, ImagesOnDisk)
+        else images[index]
     )
 
 
@@ -142,13 +142,14 @@ class ImageSet:
 
     def subset(self, index: Tensor) -> "ImageSet":
         rows = index.cpu().numpy()
-        parts: dict[str, Any] = {
-            name: None
-            if part is None
-            else select(part, rows if isinstance(part, np.ndarray) else index)
-            for name, part in (vars(self) | {"names": self.all_names}).items()
-        }
-        return ImageSet(**parts)
+        return ImageSet(
+            select(self.images, index),
+            self.labels[index],
+            masks=None if self.masks is None else self.masks[index],
+            names=self.all_names[rows],
+            groups=None if self.groups is None else self.groups[rows],
+            weights=None if self.weights is None else self.weights[index],
+        )
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Return the units that may not be split: the groups or, without groups, single images.

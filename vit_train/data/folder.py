@@ -103,7 +103,9 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
         len(paths),
         size,
         field,
-        advice="set data.cache=true, or " * (not config.cache) + "choose fewer or smaller images",
+        advice="choose fewer or smaller images"
+        if config.cache
+        else "set data.cache=true, or choose fewer or smaller images",
     )
     return decode(paths, reading)
 
@@ -139,8 +141,8 @@ def image_set(
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
                 f"{report}\nRepair or remove these files"
-                + " (paths in a table are relative to data.root)" * tree.root.is_file()
-                + ", or set data.on_error=skip to leave them out" * (len(broken) < len(paths))
+                + (" (paths in a table are relative to data.root)" if tree.root.is_file() else "")
+                + (", or set data.on_error=skip" if len(broken) < len(paths) else "")
             )
         logger.warning(report)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}

@@ -108,14 +108,14 @@ def hold_out(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet
             f"training: add images or set a smaller data.{field}"
         )
     first, unit = images.units()
-    # Groups that are too large come late, the smallest of them first.
-    excess = (unit.bincount() - count).clamp(min=0)
-    labels = strata(images.labels[first])
-    order = spread(labels, config.split_seed, excess)
+    sizes, labels = unit.bincount(), strata(images.labels[first])
+    # Units that are too large come late, the smallest of them first.
+    order = spread(labels, config.split_seed, excess=(sizes - count).clamp(min=0))
+    # Not the last unit of each class, which `spread` puts at the end, unless there are no others.
+    most = len(order) - len(labels.unique()) or len(order)
     # As many whole groups as fit, but at least one; without groups, a unit is one image.
-    spare = len(order) - len(labels.unique())
-    fits = (unit.bincount()[order].cumsum(0) <= count).sum().clamp(1, spare or len(order))
-    is_apart = torch.isin(unit, order[:fits])
+    units_apart = (sizes[order].cumsum(0) <= count).sum().clamp(1, most)
+    is_apart = torch.isin(unit, order[:units_apart])
     if is_apart.all():
         raise ValueError("data.group_by leaves no image for training: all images are in one group")
     return images.subset(~is_apart), images.subset(is_apart)

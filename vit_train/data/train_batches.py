@@ -106,9 +106,9 @@ class TrainBatches(DrawnBatches):
         order = self.order(self.generator(epoch))
         for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
-            yield self.draw(index, self.generator(epoch, number), epoch)
+            yield self.draw_batch(index, self.generator(epoch, number), epoch)
 
-    def draw(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
+    def draw_batch(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
         """Make the random draws of one batch for this process's share of the images.
 
         `index` (B,) selects the images of the whole batch. Return the draws, packed as (F,b): F
@@ -117,22 +117,22 @@ class TrainBatches(DrawnBatches):
         process's share. If the data set does not fit on the device, also return the cropped
         images, uint8 (b,C,H,W).
         """
-        # The image before the batch's first one is its last (−1).
         columns = torch.arange(len(index))[self.share]
-        if self.mixer is not None:
+        if self.mixer is not None:  # the image before the batch's first one is its last, −1
             columns = torch.cat((columns[:1] - 1, columns))
-        packed = pack(self.drawn(index, rng, epoch))[:, columns]
+        packed = pack(self.draw_steps(index, rng, epoch))[:, columns]
         if self.cropper.on_device:
             return (packed,)
         rows = iter(packed.unbind())
         return packed, self.cropper.cut(next(rows).long(), unpack(rows, Cuts))
 
-    def drawn(
+    def draw_steps(
         self, index: Tensor, rng: np.random.Generator, epoch: int
     ) -> list[tuple[Tensor, ...]]:
         """Return the random draws of each augmentation step, in the steps' order, as tensors (B,).
 
-        `index` (B,) selects the images; it is returned as the first entry.
+        `index` (B,) selects the images; it is returned as the first entry. `batch` unpacks the
+        draws in the same order.
         """
         count, size, config = len(index), self.size, self.augment
         scale, alters = config.crop_scale, epoch < (config.policy_epochs or math.inf)

@@ -116,34 +116,35 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
     classes = np.unique([file.label for file in tree.files], return_inverse=True)[1]
     # The numbers of the files take the place of images.
     files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
-    unit = files.units()[1].tolist()
-    parts: dict[int, str] = {}
-    for of, file in zip(unit, tree.files, strict=True):
+    unit_of = files.units()[1].tolist()  # each file's group or, without groups, the file itself
+    part_of: dict[int, str] = {}  # by unit
+    for unit, file in zip(unit_of, tree.files, strict=True):
+        # The name as images.csv has it.
         part = before.get(str(plain_cell(printable(name_of(file.path, config)))))
-        if part and parts.setdefault(of, part) != part:
+        if part and part_of.setdefault(unit, part) != part:
             raise ValueError(
                 f"{listed} has images of group {file.group} in two splits: set data.split_as=null"
             )
-    if not parts:
+    if not part_of:
         raise ValueError(f"{listed} lists none of these images: set data.split_as=null")
-    new = [number for number, of in enumerate(unit) if of not in parts]
+    new = [number for number, unit in enumerate(unit_of) if unit not in part_of]
     rest = files.subset(torch.tensor(new, dtype=torch.int64))
-    for part, share in {"test": "test_fraction", "val": "val_fraction"}.items():
-        count = round(len(rest) * getattr(config, share)) if len(rest.units()[0]) > 1 else 0
+    for part, fraction in {"test": "test_fraction", "val": "val_fraction"}.items():
+        count = round(len(rest) * getattr(config, fraction)) if len(rest.units()[0]) > 1 else 0
         if count and (part == "test" or config.val == "split"):
-            rest, apart = hold_out(rest, share, config)
-            parts |= {unit[number]: part for number in apart.images.tolist()}
+            rest, apart = hold_out(rest, fraction, config)
+            part_of |= {unit_of[number]: part for number in apart.images.tolist()}
     return {
         part: replace(
             tree,
-            other_files=tree.other_files * (part == "train"),
+            other_files=tree.other_files if part == "train" else [],
             files=[
                 file
-                for file, of in zip(tree.files, unit, strict=True)
-                if parts.get(of, "train") == part
+                for file, unit in zip(tree.files, unit_of, strict=True)
+                if part_of.get(unit, "train") == part
             ],
         )
-        for part in {"train": 0} | dict.fromkeys(parts.values())
+        for part in dict.fromkeys(("train", *part_of.values()))
     }
 
 
@@ -331,6 +332,9 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
         raise ValueError(
             f"{tree.root} has {kind} that are not {kind} of {owner}: "
             f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
-            + " (images without class folders get the name of their folder as class)"
-            * tree.root.is_dir()
+            + (
+                " (images without class folders get the name of their folder as class)"
+                if tree.root.is_dir()
+                else ""
+            )
         )

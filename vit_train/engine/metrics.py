@@ -127,19 +127,15 @@ class Classification(Evaluation):
     @classmethod
     def of(cls, predictions: Predictions) -> "Classification":
         """Compute the results from a classifier's predictions for a whole split."""
-        correct, hits, count = (
-            predictions.correct,
-            predictions.hits,
-            predictions.counts(predictions.labels),
-        )
+        hits, per_class = predictions.hits, predictions.counts(predictions.labels)
         return cls(
-            count=len(correct),
+            count=len(predictions.labels),
             loss=float(predictions.losses.mean()),
-            acc=float(correct.mean()),
+            acc=float(predictions.correct.mean()),
             top5=float((predictions.ranks < 5).mean()),
-            balanced_acc=float((hits[count > 0] / count[count > 0]).mean()),
+            balanced_acc=float((hits[per_class > 0] / per_class[per_class > 0]).mean()),
             per_class_correct=hits.tolist(),
-            per_class_count=count.tolist(),
+            per_class_count=per_class.tolist(),
             predictions=predictions,
         )
 
@@ -179,10 +175,11 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
     Each trial succeeds with probability `share`, which is neither 0 nor 1.
     """
     failures = np.arange(count - successes + 1)
+    # C(n, k) = C(n, k − 1) · (n + 1 − k) / k, in logarithms, because C(n, k) would overflow.
     ratios = (count + 1 - failures[1:]) / failures[1:]
-    binomials = np.cumsum(np.log(np.concatenate(([1.0], ratios))))
-    logs = (count - failures) * math.log(share) + failures * math.log1p(-share)
-    return float(np.exp(binomials + logs).sum())
+    log_binomials = np.cumsum(np.log(np.concatenate(([1.0], ratios))))
+    log_powers = (count - failures) * math.log(share) + failures * math.log1p(-share)
+    return float(np.exp(log_binomials + log_powers).sum())
 
 
 # The confidence level of a one-sided bound is 1 − ALPHA.

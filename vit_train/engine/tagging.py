@@ -39,9 +39,14 @@ class TagPredictions:
 
         `samples` (S,N) is how often each image is in each sample.
         """
-        pairs = zip(self.truth.T, self.logits.T, strict=True)
         return np.array(
-            [[average_precision(*each[1:]) for each in ranked(*pair, samples)] for pair in pairs]
+            [
+                [
+                    average_precision(hits, taken)
+                    for _, hits, taken in ranked(truth, logits, samples)
+                ]
+                for truth, logits in zip(self.truth.T, self.logits.T, strict=True)
+            ]
         )
 
     @property
@@ -78,7 +83,7 @@ class TagPredictions:
         for counts in self.counts(thresholds):
             shares = np.append(counts, total - counts.sum()) / total
             samples = rng.multinomial(total, shares, size=F1_SAMPLES)[:, :3]
-            ends.append(np.quantile(f1(samples), (0.025, 0.975)))
+            ends.append(percentiles(f1(samples)))
         return np.stack(ends)
 
     @property
@@ -87,8 +92,12 @@ class TagPredictions:
 
         A tag that no image has gets THRESHOLD.
         """
-        pairs = zip(self.truth.T, self.probabilities.T, strict=True)
-        return np.array([best_threshold(*each) if each[0].any() else THRESHOLD for each in pairs])
+        return np.array(
+            [
+                best_threshold(truth, scores) if truth.any() else THRESHOLD
+                for truth, scores in zip(self.truth.T, self.probabilities.T, strict=True)
+            ]
+        )
 
 
 def percentiles(samples: Floats) -> tuple[float, float]:
@@ -128,8 +137,8 @@ def mean_over_tags(precisions: Floats) -> Floats:
 
 def best_threshold(truth: Booleans, scores: Floats) -> float:
     """Return the threshold with the highest F1, halfway to the next lower score or 0."""
-    ((values, hits, taken),) = ranked(truth, scores, np.ones((1, len(truth)), dtype=np.int64))
-    best = np.argmax(2 * hits / (taken + hits[-1]))
+    values, hits, taken = next(ranked(truth, scores, np.ones((1, len(truth)), dtype=np.int64)))
+    best = np.argmax(2 * hits / (taken + hits[-1]))  # of the F1 at each distinct score
     return float(values[best] + np.append(values, 0)[best + 1]) / 2
 
 

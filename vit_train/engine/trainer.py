@@ -112,13 +112,15 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
         self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.statistics = statistics_of(model)
+        self.statistics = statistics_of(model)  # of BatchNorm; empty for a ViT
         self.optimizers = Optimizers(
             make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
         self.choose_workers(compiles(config.compile, precision.device))
-        # Summed over micro-batches and processes: the gradients and the step sums.
-        sums = self.parameters[0].new_zeros(len(objective.measures) * (1 + objective.weighs))
+        # `gradients` and `sums` (the step sums) are views of one flat tensor, `summed`, so that one
+        # all-reduce adds both over all processes. Each parameter's `grad` is such a view.
+        count = len(objective.measures) * (2 if objective.weighs else 1)  # see Objective.step_sums
+        sums = self.parameters[0].new_zeros(count)
         views, self.summed = joined_zeros([*self.parameters, sums])
         self.gradients, self.sums = views[:-1], views[-1]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -135,7 +137,7 @@ class Trainer:
         )
         # One function, so that a GPU replays making the batch and the step as one graph.
         self.graphed_step = GraphedStep(
-            lambda schedule, *draws: self.take_step(schedule, *self.make_batch(*draws)),
+            lambda scalars, *draws: self.take_step(scalars, *self.make_batch(*draws)),
             precision.device,
             self.loop.cuda_graph and self.optimizers.capturable,
         )
@@ -150,6 +152,7 @@ class Trainer:
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
         self.logged_at = -math.inf
         self.stop_requested = self.evaluating = False
+        # The averages' clocks have run since their creation; `fit` leaves out the time until then.
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
@@ -188,7 +191,8 @@ class Trainer:
                     return
                 began = time.perf_counter()
                 self.epoch_averages.reset()
-                self.epoch, self.batch, val = self.epoch + 1, 0, None
+                self.epoch, self.batch = self.epoch + 1, 0
+                val = None
                 if self.val_loader is not None:
                     val = self.evaluate(self.eval_model, self.val_loader)
                     self.best = better(self.best, self.epoch, val, self.objective.best_by)
@@ -208,13 +212,13 @@ class Trainer:
         for draws in self.train_loader.draws(self.epoch, self.batch):
             if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
                 return None
-            self.graphed_step(self.schedule(), *draws)
+            self.graphed_step(self.step_scalars(), *draws)
             self.step += 1
             self.batch += 1
             self.images_seen += self.train_loader.batch_size
-            waited = time.perf_counter() - self.logged_at >= self.log_seconds
-            # All processes log at the same steps.
-            if self.step % self.loop.log_every == 0 and self.processes.any(waited):
+            is_due = time.perf_counter() - self.logged_at >= self.log_seconds
+            # All processes log at the same steps, even if a log is due in only one of them.
+            if self.step % self.loop.log_every == 0 and self.processes.any(is_due):
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
                 self.report("on_log", log)
@@ -231,7 +235,7 @@ class Trainer:
         if any([module.set_epoch(epoch) for module in modules]):  # a list: all must be called
             self.graphed_step.restart()
 
-    def schedule(self) -> Tensor:
+    def step_scalars(self) -> Tensor:
         """Return the number of the next step, counted from 1, its learning rate and its EMA rate.
 
         The EMA rate is 0 without a moving average. The three numbers form one tensor (3,), so that
@@ -241,14 +245,14 @@ class Trainer:
         average = self.ema.rate(number) if self.ema else 0.0
         return torch.tensor([number, self.lr_at(self.step), average], dtype=torch.float64)
 
-    def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
+    def take_step(self, scalars: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.
 
-        `schedule` (3,) is the result of `schedule()`; `images` (b,C,H,W) and `targets` (b,…) are
+        `scalars` (3,) is the result of `step_scalars`; `images` (b,C,H,W) and `targets` (b,…) are
         this process's share of the batch. A step with a NaN or infinite loss or gradient changes no
         weights. All work is done on the device, without waiting for the device.
         """
-        number, lr, average_rate = schedule.unbind()
+        number, lr, average_rate = scalars.unbind()
 
         # Forward and backward; BatchNorm's statistics change here.
         before = [value.clone() for value in self.statistics]
@@ -259,10 +263,11 @@ class Trainer:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
-        # Step. In fp16, gradients may overflow until the scale is found.
+        # Step. In fp16, a gradient that overflows is no fault while the scale can still be lowered,
+        # down to 1. Scaling a 1 reads the scale on the device; get_scale() would wait for it.
         finite = sums[0].isfinite() & norm.isfinite()
-        searching = self.scaler.is_enabled() and self.scaler.scale(torch.ones_like(norm)) > 1
-        self.nonfinite.note(number, sums[0].isfinite() & (norm.isfinite() | searching))
+        can_lower = self.scaler.is_enabled() and self.scaler.scale(torch.ones_like(norm)) > 1
+        self.nonfinite.note(number, sums[0].isfinite() & (norm.isfinite() | can_lower))
         self.optimizers.set_lr(lr)
         self.optimizers.step(finite)
         self.scaler.update()
@@ -279,7 +284,7 @@ class Trainer:
         count = self.train_loader.batch_size
         first = self.processes.rank * count // self.processes.count
         indices = torch.arange(first, first + len(images))
-        self.summed.zero_()
+        self.summed.zero_()  # self.gradients and self.sums are views of it
         for part, gradients in self.workers.map(self.forward_backward, images, targets, indices):
             self.sums += part
             torch._foreach_add_(self.gradients, gradients)

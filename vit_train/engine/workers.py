@@ -39,7 +39,6 @@ class Workers:
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
         self.micro_batch, self.count = micro_batch, count
-
         self.pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> "Workers":

@@ -68,7 +68,6 @@ def compare_checkpoints(config: EvalConfig) -> None:
     pictures: dict[str, bytes] = {}
     results = [run.result for run in runs if isinstance(run.result, Classification)]
     tagged = [run.result for run in runs if isinstance(run.result, Tagging)]
-
     if tagged:
         pairs = compared_tags(dict(zip(names, tagged, strict=True)))
         shares = np.array([each.predictions.average_precisions for each in tagged])

@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object
-from vit_train.base.setting import shortest
+from vit_train.base.setting import as_setting
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.data.batches import EvalBatches
@@ -115,12 +115,13 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    fits = (
+    # The temperature and the thresholds are fitted on validation images, which are not evaluated.
+    may_calibrate = (
         config.split != "val"
         and meta.config.data.val == "split"
         and isinstance(result, Classification | Tagging)
     )
-    validation: Any = measured(val).predictions if fits and val is not None else None
+    validation: Any = measured(val).predictions if may_calibrate and val else None
     fitted, thresholds = None, {}
     if validation is not None and isinstance(result, Classification):
         fitted = temperature(validation)
@@ -138,15 +139,17 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     if validation is not None and config.data.val_subset is None and config.precision is None:
         save_calibration(meta, fitted, thresholds)
     content["caveat"] = caveat
-    if config.tta == "flip" and isinstance(result, Classification):
-        content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
-    if config.robustness and isinstance(result, Classification):
-        content["robustness"] = robustness(measured, images, result.predictions)
-    if files and isinstance(result, Classification):
-        own_config = replace(meta.config, precision=precision.name)
-        like_own = trained._replace(meta=replace(meta, temperature=fitted, config=own_config))
-        own, rows = result.predictions.calibrated(fitted), content.get("abstention", [])
-        content["foreign"] = {"folder": config.foreign} | foreign(like_own, files, own, rows)
+    if isinstance(result, Classification):  # `evaluate_loaded` refuses these for other tasks
+        if config.tta == "flip":
+            content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
+        if config.robustness:
+            content["robustness"] = robustness(measured, images, result.predictions)
+        if files:
+            # Foreign images get the precision and the temperature of the evaluated images.
+            run_config = replace(meta.config, precision=precision.name)
+            same = trained._replace(meta=replace(meta, temperature=fitted, config=run_config))
+            own, rows = result.predictions.calibrated(fitted), content.get("abstention", [])
+            content["foreign"] = {"folder": config.foreign} | foreign(same, files, own, rows)
     explainer = explainer_of(trained, precision)
     if explainer is not None:
         content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
@@ -169,7 +172,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
         "title": data.title,
         "root": data.root,
         "split": config.split,
-        "image_size": shortest(meta.image_shape[1:]),
+        "image_size": as_setting(meta.image_shape[1:]),
         "selected_on": meta.config.data.selected_on,
         "epoch": meta.epoch,
         "images_seen": meta.images_seen,

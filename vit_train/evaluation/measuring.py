@@ -124,8 +124,10 @@ def abstention(validation: Predictions, evaluated: Predictions, split: str) -> l
     for target in TARGETS:
         threshold, passes = choose_threshold(validation, target)
         row = {
-            **{"target": target, "threshold": threshold},
-            **{"val": answered(validation, threshold), split: answered(evaluated, threshold)},
+            "target": target,
+            "threshold": threshold,
+            "val": answered(validation, threshold),
+            split: answered(evaluated, threshold),
         }
         rows.append(row if passes else row | {"threshold": None, split: None})
     return rows

@@ -34,7 +34,6 @@ DRAWN = 48
 def find_suspects(config: SuspectsConfig) -> None:
     """Rank the images whose labels are probably wrong; write suspects.csv and suspects.png."""
     folder = output_folder(config.out, Path(config.runs, "suspects"))
-
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.
     runs = [load_on(run / CHECKPOINTS / LAST, config.device) for run in finished]

@@ -41,7 +41,8 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     model, meta = require_supported(trained), trained.meta
     images = sample(evaluated_images(config.data, "test", meta)[0].images, config.count)
     tensors = {key: value for key, value in model.state_dict().items() if "pos_embed" not in key}
-    tensors |= zip(["positions"], (table() for table in model.pos_embed), strict=False)
+    for table in model.pos_embed:  # at most one, because SUPPORTED has only positions_at=stem
+        tensors["positions"] = table()
     halves = torch.cat([value.detach().cpu().flatten() for value in tensors.values()]).half()
     meta.require_finite(halves)
     # First all low bytes, then all high bytes, because this compresses better.
@@ -88,8 +89,8 @@ def require_supported(trained: Trained) -> VisionTransformer:
             for name, values in SUPPORTED.items()
             if (value := getattr(model.config, name)) not in values
         ),
-        *["task=tags"] * (not trained.meta.task.one_class),
-        *["data.fit=pad"] * (trained.meta.fit == "pad"),
+        *([] if trained.meta.task.one_class else ["task=tags"]),
+        *(["data.fit=pad"] if trained.meta.fit == "pad" else []),
     ]
     if unsupported:
         raise ValueError(f"html= does not support {', '.join(unsupported)}")

@@ -78,12 +78,13 @@ def explain_predictions(config: ExplainConfig) -> None:
 def folder_name(config: ExplainConfig) -> str:
     """Return the output folder's name; it lists the settings that differ from their defaults."""
     parts = [
-        config.method != ExplainConfig.method and config.method,
-        config.layer != ExplainConfig.layer and f"layer{config.layer}",
-        config.target and file_name(config.target),
-        config.weights != ExplainConfig.weights and config.weights,
+        "explain",
+        "" if config.method == ExplainConfig.method else config.method,
+        "" if config.layer == ExplainConfig.layer else f"layer{config.layer}",
+        file_name(config.target) if config.target else "",
+        "" if config.weights == ExplainConfig.weights else config.weights,
     ]
-    return "-".join(["explain", *(part for part in parts if part)])
+    return "-".join(filter(None, parts))
 
 
 def read_images(
@@ -100,12 +101,14 @@ def read_images(
     size = round(scale * height), round(scale * width)
     found: dict[Path, tuple[Tensor, Tensor]] = {}
     for path in paths:
-        if len(found) < count:
-            try:
-                pixels = trained.pixels(path, max_pixels, doubts)
-                found[path] = pixels, trained.pixels(path, max_pixels, size=size)
-            except BrokenImage as error:
-                logger.warning(f"{path} cannot be read: {error}")
+        if len(found) >= count:
+            break
+        try:
+            pixels = trained.pixels(path, max_pixels, doubts)
+            # Without doubts, which the first reading has noted.
+            found[path] = pixels, trained.pixels(path, max_pixels, size=size)
+        except BrokenImage as error:
+            logger.warning(f"{path} cannot be read: {error}")
     if not found:
         raise ValueError("none of the images can be read")
     images, shown = map(torch.stack, zip(*found.values(), strict=True))

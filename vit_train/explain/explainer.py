@@ -120,17 +120,18 @@ class Explainer:
         probabilities.
         """
         found = [self.explained(images, method) for method in self.methods]
-        named = [shortened(name, NAME) for name in self.classes]
+        names = [shortened(name, NAME) for name in self.classes]
         lines = []
         one_class = self.trained.meta.task.one_class
-        most, chosen = ("predicted", "class") if one_class else ("most probable", "tag")
+        adjective, noun = ("predicted", "class") if one_class else ("most probable", "tag")
+        # The probabilities are the same for every method.
         for title, chances in zip(titles, found[0][1], strict=True):
             predicted = int(chances.argmax())
-            said = [f"{most}: {named[predicted]} {100 * chances[predicted]:.0f} %"]
+            results = [f"{adjective}: {names[predicted]} {100 * chances[predicted]:.0f} %"]
             if self.target not in (None, predicted):
-                said.append(f"{named[self.target]} {100 * chances[self.target]:.0f} %")
-            lines.append([shortened(title, TITLE), *said])
-        raised = f"the {most} {chosen}" if self.target is None else named[self.target]
+                results.append(f"{names[self.target]} {100 * chances[self.target]:.0f} %")
+            lines.append([shortened(title, TITLE), *results])
+        raised = f"the {adjective} {noun}" if self.target is None else names[self.target]
         legends = (
             LEGENDS[method].format(layer=self.layer + 1, raised=raised) for method in self.methods
         )
@@ -173,30 +174,29 @@ class Explainer:
             for each in layers
         ]
 
-    def score(self, part: ImageSet, name: str) -> None:
-        """Log how well the method called `name` marks important patches, compared with chance.
+    def score(self, part: ImageSet, method: str) -> None:
+        """Log how well a method marks important patches, compared with chance.
 
         If the images have object masks, also play the pointing game.
         """
-        maps, chances = self.explained(part.images, name)
+        maps, chances = self.explained(part.images, method)
         images = counted(len(part), "image")
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), len(part))
             share, expected = hits.double().mean().item(), chance.mean().item()
             logger.info(
-                f"pointing game, {name}: {share:.1%} of {images} (95 % interval {low:.1%} "
+                f"pointing game, {method}: {share:.1%} of {images} (95 % interval {low:.1%} "
                 f"to {high:.1%}); chance: {expected:.1%}"
             )
+        # Without repetitions: with few patches, several shares give the same number of patches.
+        counts = dict.fromkeys(map(self.patch_count, CURVE))
         for kind, order in deletion_orders(maps).items():
-            shares = (
-                f"{self.kept(part.images, chances.argmax(1), order[:, count:]).double().mean():.1%}"
-                f" at {count / order.shape[1]:.0%}"
-                for count in dict.fromkeys(map(self.patch_count, CURVE))
-            )
+            kept = {n: self.kept(part.images, chances.argmax(1), order[:, n:]) for n in counts}
+            shares = [f"{kept[n].double().mean():.1%} at {n / order.shape[1]:.0%}" for n in counts]
             logger.info(
-                f"{name}, deleting patches of {images} in {kind} order, share of predictions kept: "
-                f"{', '.join(shares)}"
+                f"{method}, deleting patches of {images} in {kind} order, share of predictions "
+                f"kept: {', '.join(shares)}"
             )
 
     def patch_count(self, share: float) -> int:
@@ -235,9 +235,9 @@ class Explainer:
         take the mean color, which is 0 in normalized images.
         """
         found = []
-        for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
+        for part, visible in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
-            less = show_only(batch, first.to(batch.device), self.model.config.patch_size)
+            less = show_only(batch, visible.to(batch.device), self.model.config.patch_size)
             found.append(self.trained.probabilities(less, self.precision).argmax(1).cpu())
         return torch.cat(found) == predicted
 
@@ -270,8 +270,8 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, grid: Size) -> Tensor
     kinds = torch.ones(len(images), math.prod(grid)).scatter(1, visible, 0)
     kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, *grid)
     kinds = torch.nn.functional.interpolate(kinds, images.shape[2:])
-    red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
-    return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
+    red, gray = torch.tensor([[200, 40, 40], [200] * 3], dtype=torch.uint8).view(2, 3, 1, 1)
+    return torch.where(kinds == 0, images, torch.where(kinds == 2, red, gray))
 
 
 @torch.no_grad()
@@ -290,8 +290,8 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     batch, order = next(iter(meta.task.eval_loader(batches)))
     grid = model.encoder.grid
     if isinstance(model, Autoregressor):
-        count = first = model.given
-        if not count:
+        num_visible = first_predicted = model.num_given
+        if not num_visible:
             raise ValueError(
                 "task.given_rows=0: the model is given no patches, so there is no attention to draw"
             )
@@ -299,14 +299,15 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
         _, attention = model.forward(batch, return_attention=True)
     else:
         assert isinstance(meta.task, Reconstruct)
-        count, first = meta.task.visible, 0  # the decoder predicts the visible patches, too
-        _, attention = model.forward(batch, order[:, :count], return_attention=True)
-    weights = attention[index][1].mean(dim=1)  # over the heads: (B,Q,T)
+        # The decoder predicts the visible patches, too.
+        num_visible, first_predicted = meta.task.num_visible, 0
+        _, attention = model.forward(batch, order[:, :num_visible], return_attention=True)
+    weights = attention[index][1].mean(dim=1)  # cross-attention, mean over the heads: (B,Q,T)
     meta.require_finite(weights)
-    visible, query = order[:, :count], most_central(order[:, count:], grid)
-    each = torch.arange(len(images), device=query.device)
+    visible, query = order[:, :num_visible], most_central(order[:, num_visible:], grid)
+    numbers = torch.arange(len(images), device=query.device)
     # The visible patches are the last tokens; the other tokens have no place in the map.
-    maps = on_grid(weights[each, query - first, -count:], visible, grid)
+    maps = on_grid(weights[numbers, query - first_predicted, -num_visible:], visible, grid)
     row_and_column = (divmod(patch, grid[1]) for patch in query.tolist())
     places = [[f"row {row + 1}, column {column + 1}"] for row, column in row_and_column]
     shown = masked(images, visible.cpu(), query.cpu(), grid)

@@ -30,7 +30,8 @@ def draw_maps(
     """
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
-    columns = -(-2 * columns // (1 + maps.shape[1]))  # with one map, two pictures make a column
+    # `columns` is for one map, two pictures side by side; with more maps, fewer columns fit.
+    columns = math.ceil(2 * columns / (1 + maps.shape[1]))
     return image_grid(shown, lines, min(columns, len(images)), legend=legend)
 
 

@@ -28,7 +28,9 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     together = -(-len(classes) // MOST_CELLS)
     matrix = confusion_matrix(predictions, together)
     images = matrix.sum(axis=1, keepdims=True)
-    shares = np.ma.masked_where(images + 0 * matrix == 0, 100 * matrix / np.maximum(1, images))
+    shares = np.ma.masked_where(
+        np.repeat(images == 0, len(matrix), axis=1), 100 * matrix / np.maximum(1, images)
+    )
     named = len(classes) <= MOST_NAMED
     side = 2.2 + 0.48 * len(classes) if named else 9
     figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
@@ -72,22 +74,20 @@ def class_reports(
     share of `support`, and `f1` their harmonic mean; 0/0 counts as 0. As in scikit-learn, the
     averages leave out classes that occur neither as labels nor as predictions.
     """
-    right, taken = predictions.hits, predictions.counts(predictions.predicted)
+    right, predicted = predictions.hits, predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)
     with np.errstate(invalid="ignore"):
-        quotients = right / taken, right / support, 2 * right / (taken + support)
+        quotients = right / predicted, right / support, 2 * right / (predicted + support)
     scores = np.nan_to_num(np.stack(quotients, axis=1))  # (K,3)
-    present, total = taken + support > 0, int(support.sum())
+    present, total = predicted + support > 0, int(support.sum())
     keys = ("name", "precision", "recall", "f1", "support", "predicted")
-    rows = zip(classes, *scores.T.tolist(), support.tolist(), taken.tolist(), strict=True)
+    rows = zip(classes, *scores.T.tolist(), support.tolist(), predicted.tolist(), strict=True)
     averages = [
         (f"{name} average", *np.average(scores[present], 0, weights).tolist(), total, total)
         for name, weights in (("macro", None), ("weighted", support[present]))
     ]
-    by_class, means = (
-        [dict(zip(keys, row, strict=True)) for row in part] for part in (rows, averages)
-    )
-    return by_class, means
+    by_class = [dict(zip(keys, row, strict=True)) for row in rows]
+    return by_class, [dict(zip(keys, row, strict=True)) for row in averages]
 
 
 BINS = 15
@@ -119,8 +119,9 @@ def calibration_error(predictions: Predictions) -> float:
 
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence and, below it, the distribution of the confidence."""
-    parts = np.arange(BINS) / BINS, *binned(predictions)
-    left, count, confidence, accuracy = (each[parts[1] > 0] for each in parts)  # empty stays empty
+    count, confidence, accuracy = binned(predictions)
+    bins = np.flatnonzero(count)  # bins without images get no bars
+    left, count, confidence, accuracy = bins / BINS, count[bins], confidence[bins], accuracy[bins]
     place = {"width": 1 / BINS, "align": "edge"}
     figure = Figure(figsize=(5.2, 5.8), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)

@@ -44,47 +44,47 @@ def draw_sheet(
     """
     labeled = [each for part in sections.values() for each in part]
     lines = max((len(lines) for _, lines in labeled), default=0)
-    wide = side * max((image.shape[2] / image.shape[1] for image, _ in labeled), default=1.0)
-    row = side + (0.08 + LINE * lines if lines else 0) + GAP
-    across = columns * (wide + GAP) + GAP
+    image_width = side * max((image.shape[2] / image.shape[1] for image, _ in labeled), default=1.0)
+    row_height = side + (0.08 + LINE * lines if lines else 0) + GAP
+    sheet_width = columns * (image_width + GAP) + GAP
     figure = Figure(dpi=110)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     top = 0.0
     for title, part in sections.items():
-        heading = literal(title if part or not title else f"{title}: none")
+        heading = literal(f"{title}: none" if title and not part else title)
         axes.text(GAP, top + TITLE / 2, heading, fontsize=12, weight="bold", va="center")
         top += TITLE if title else GAP
         for place, (image, lines_below) in enumerate(part):
-            left = GAP + place % columns * (wide + GAP)
-            upper = top + place // columns * row
-            extent = (left, left + wide, upper + side, upper)
+            left = GAP + place % columns * (image_width + GAP)
+            upper = top + place // columns * row_height
+            extent = (left, left + image_width, upper + side, upper)
             axes.imshow(
                 image.permute(1, 2, 0).cpu().numpy(), interpolation="nearest", extent=extent
             )
             for number, (words, color) in enumerate(lines_below):
-                lower = upper + side + 0.11 + LINE * number
-                axes.text(left, lower, literal(words), color=color, va="center", fontsize=FONT)
-        top += row * -(-len(part) // columns)
+                middle = upper + side + 0.11 + LINE * number
+                axes.text(left, middle, literal(words), color=color, va="center", fontsize=FONT)
+        top += row_height * -(-len(part) // columns)
     if legend:
-        draw_scale(axes, across, top, legend)
+        draw_scale(axes, sheet_width, top, legend)
         top += 0.75  # enough for three lines
-    figure.set_size_inches(across, top)
-    axes.set(xlim=(0, across), ylim=(top, 0))
+    figure.set_size_inches(sheet_width, top)
+    axes.set(xlim=(0, sheet_width), ylim=(top, 0))
     return figure
 
 
-def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
-    """Draw the color scale of maps on a sheet `across` inches wide, `top` inches from its top."""
-    middle, reach = across / 2, min(1.5, across / 9)
+def draw_scale(axes: Axes, sheet_width: float, top: float, legend: str) -> None:
+    """Draw the color scale of maps on a sheet, `top` inches from its top."""
+    middle, reach = sheet_width / 2, min(1.5, sheet_width / 9)
     extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
     axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
-    for x, y, text, across_at, down_at in (
+    for x, y, text, ha, va in (
         (middle - reach - 0.06, 0.11, "0", "right", "center"),
         (middle + reach + 0.06, 0.11, "highest of each map", "left", "center"),
-        (middle, 0.24, fill(literal(legend), int(13 * across)), "center", "top"),
+        (middle, 0.24, fill(literal(legend), int(13 * sheet_width)), "center", "top"),
     ):
-        axes.text(x, top + y, text, fontsize=8, ha=across_at, va=down_at)
+        axes.text(x, top + y, text, fontsize=8, ha=ha, va=va)
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
@@ -153,7 +153,7 @@ def captioned(
         class_line("label", classes[label], chances[label]),
         class_line("model", classes[answer], chances[answer], RIGHT if answer == label else WRONG),
     ]
-    if isinstance(name, str):  # the end of a path is the part that distinguishes files
+    if isinstance(name, str):  # reversed, to cut off the start of a long path: its end tells more
         lines.append((fitted("", name[::-1])[::-1], GRAY))
     return image, lines
 

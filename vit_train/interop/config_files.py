@@ -13,9 +13,12 @@ from vit_train.model.config import ViTConfig
 
 # The libraries' names for activations and their classes, with this program's names.
 ACTIVATIONS = {
-    **{"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"},
-    **{"gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"},
-    **{"GELU": "gelu", "GELUTanh": "gelu_tanh"},
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "GELU": "gelu",
+    "GELUTanh": "gelu_tanh",
 }
 
 
@@ -35,7 +38,9 @@ def known_statistics(mean: Any, std: Any) -> Statistics | None:
 
 # Number of attention heads by the size in an architecture's name, as in vit_small_patch16_224.
 HEADS = {
-    **{"tiny": 3, "small": 6, "base": 12},
+    "tiny": 3,
+    "small": 6,
+    "base": 12,
     **dict.fromkeys(("large", "huge", "giant", "giantopt", "gigantic", "so400m"), 16),
 }
 # timm's names for the pooling before the head, with this program's names for the head.

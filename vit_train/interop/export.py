@@ -52,11 +52,11 @@ def export(config: ExportConfig) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = list(image_sets(config, model))
 
-    def check(predict: Predictor) -> str:
+    def checked_card(predict: Predictor) -> str:
         checks = [compared(model, predict, *each, exact=chosen.exact) for each in sets]
         return model_card(model, chosen, out.name, [*checks, latency(model, predict, sets[0][1])])
 
-    chosen.write(model, out, check)
+    chosen.write(model, out, checked_card)
     logger.info(f"written: {out}")
     return out
 

@@ -161,31 +161,31 @@ class Format:
             return [f"model.name={model.meta.config.model.name}"]
         return self.layout.unsupported(plain_config(model.exportable))
 
-    def write(self, model: Deployed, out: Path, check: Callable[[Predictor], str]) -> None:
+    def write(self, model: Deployed, out: Path, card_for: Callable[[Predictor], str]) -> None:
         """Write the exported model and its model card to `out`.
 
-        `check` takes the reopened export, a function from images to logits, and returns the model
-        card. If `check` raises an error, no files remain.
+        `card_for` checks the reopened export, a function from images to logits, and returns the
+        model card. If `card_for` raises an error, no files remain.
         """
         with refusals("the format cannot represent"):
             content = self.content(model)
 
-        def card(path: Path) -> str:
+        def reopen_and_check(path: Path) -> str:
             with refusals("vit-export cannot open the export of"):
                 predict = self.open(path, model)
-            return check(predict)
+            return card_for(predict)
 
         if self.suffix:
             with replacing(out) as file:
                 file.write(content)
                 file.flush()
-                text = card(Path(file.name))
+                text = reopen_and_check(Path(file.name))
             write_text(out.with_name(f"{out.name}.md"), text)
         else:
             with new_folder(out) as folder:
                 for name, each in content.items():
                     (folder / name).write_bytes(each)
-                write_text(folder / CARD, card(folder))
+                write_text(folder / CARD, reopen_and_check(folder))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from vit_train.base.reading import (
     require_plain,
     typed,
 )
-from vit_train.base.setting import Size, shortest, sides, size_of
+from vit_train.base.setting import Size, as_setting, sides, size_of
 from vit_train.base.text import reason
 from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
 from vit_train.interop.config_files import built_facts
@@ -108,7 +108,7 @@ def from_run(source: str) -> Pretrained:
         config=encoder.config,
         classes=meta.classes,
         statistics=meta.statistics,
-        image_size=shortest(meta.image_shape[1:]),
+        image_size=as_setting(meta.image_shape[1:]),
         seen=meta.all_seen,
     )
 
@@ -139,7 +139,7 @@ def from_own(state: State, description: str) -> Pretrained:
     channels, height, width = about.image_shape
     if channels != CHANNELS:
         raise Refused(f"its images have {channels} channels, not {CHANNELS}")
-    size = shortest(size_of("image_shape", [height, width]))
+    size = as_setting(size_of("image_shape", [height, width]))
     require_whole(state, config, size)
     return Pretrained(
         "", state, config, about.classes, valid_statistics(about.mean, about.std), size
@@ -169,18 +169,19 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     """
     ours, left = layout.to_ours(state)
     shown = described(ours)
-    usual = (None, shown["head"].removesuffix("_norm"))
-    odd = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
-    if "head.weight" in ours and (odd or facts.settings.get("head") not in usual):
+    # timm may pool the tokens by attention or, although there is a class token, by their mean.
+    pools = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
+    agrees = facts.settings.get("head") in (None, shown["head"].removesuffix("_norm"))
+    if "head.weight" in ours and (pools or not agrees):
         raise Refused(
             "its head reads all tokens: it must read the class token or, without one, the mean of "
             "the patches"
         )
     ours = {key.replace("fc_norm.", "norm."): value for key, value in ours.items()}
-    common = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
-    known = common | dict(facts.settings)
-    unsaid = assumptions(layout, ours, shown, wanted)
-    settings = unsaid | known | shown
+    fixed = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
+    stated = fixed | dict(facts.settings)
+    assumed = assumptions(layout, ours, shown, wanted)
+    settings = assumed | stated | shown  # the weights take precedence
     if type(settings["num_heads"]) is not int or not isinstance(settings["norm_eps"], int | float):
         raise Refused(
             "its config.json must give the number of attention heads and LayerNorm's epsilon as "
@@ -198,7 +199,7 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
         statistics=facts.statistics,
         image_size=None if config.positions == "none" else size,
         left=tuple(left),
-        assumed=tuple(name for name in unsaid if name not in known),
+        assumed=tuple(name for name in assumed if name not in stated),
     )
 
 
@@ -212,14 +213,14 @@ def assumptions(
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0
-    unsaid = {
+    assumed = {
         "num_heads": wanted.num_heads if same else max(1, width // HEAD_DIM),
         "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,
         "activation": wanted.activation,
     }
     if "head.weight" in ours and shown["head"] == "token" and "gap" in layout.supported["head"]:
-        unsaid["head"] = "token"  # but it may read the mean of all tokens
-    return unsaid
+        assumed["head"] = "token"  # but it may read the mean of all tokens
+    return assumed
 
 
 def image_size(state: State, config: ViTConfig) -> int:

@@ -67,7 +67,7 @@ class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
     `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another token
-    (column). Every row needs at least one True. mask="causal" means the mask that `causal` returns.
+    (column); a row without any True gives zeros. mask="causal" means the mask of `causal`.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D); the other tokens serve only as keys
     and values. `need_weights=True` also returns the attention probabilities (B,H,Q,T). In that
     case, `attend` is used for any setting of `kernels`, because PyTorch's kernels do not return
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
-        self.relative = relative or AttentionPositions()  # the base class changes nothing
+        self.relative = relative or AttentionPositions()  # or rotary; the base class does nothing
         head_dim = dim // config.num_heads
         self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
@@ -103,15 +103,20 @@ class Attention(nn.Module):
         # Under autocast, norms and rotations may return a higher precision than the products need.
         q, k = q.to(v.dtype), k.to(v.dtype)
         bias = self.relative.bias(q, k)
+        sees = None
         if isinstance(mask, Tensor):
-            hidden = torch.where(mask[:num_queries], 0.0, float("-inf")).to(q.dtype)
+            sees = mask[:num_queries].any(1, keepdim=True)  # (Q,1): a row of −∞ would give NaN
+            hidden = torch.where(mask[:num_queries] | ~sees, 0.0, float("-inf")).to(q.dtype)
             bias = hidden if bias is None else bias + hidden
         is_causal = mask == "causal"
         if self.kernels == "scratch" or need_weights:
             heads, weights = attend(q, k, v, bias, is_causal)
         else:
             heads, weights = fast_attention(q, k, v, bias, is_causal), None
-        return self.dropout(self.merge_heads(heads)), weights if need_weights else None
+        x = self.dropout(self.merge_heads(heads))
+        if sees is not None:  # after the projection, whose bias would undo the zeros
+            x, weights = x * sees, None if weights is None else weights * sees
+        return x, weights if need_weights else None
 
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
@@ -123,8 +128,9 @@ class Attention(nn.Module):
         """
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
-        keys_values = self.project_part(x if context is None else context, 1, 3)
-        return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
+        keys, values = self.project_part(x if context is None else context, 1, 3)
+        (queries,) = self.project_part(x[:, :num_queries], 0, 1)
+        return queries, keys, values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
         """Return some of the queries, keys and values of x, each (B,H,T,Dh).

@@ -174,7 +174,7 @@ class Autoregressor(EncoderDecoder):
                 f"task.given_rows={given_rows} leaves nothing to predict: an image has {rows} rows "
                 f"of patches, so choose at most {rows - 1}"
             )
-        self.given, self.count = given_rows * columns, (rows - given_rows) * columns
+        self.num_given, self.num_predicted = given_rows * columns, (rows - given_rows) * columns
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
         """Predict each patch below the given rows from the true patches before it.
@@ -182,8 +182,8 @@ class Autoregressor(EncoderDecoder):
         Images (B,C,H,W) → the last M patches (B,M,C·P²). `return_attention` also returns the
         decoder's attention.
         """
-        embedded = self.encoder.patch_embed(images)[:, self.given :]
-        given = torch.arange(self.given, device=images.device).expand(len(images), -1)
+        embedded = self.encoder.patch_embed(images)[:, self.num_given :]
+        given = torch.arange(self.num_given, device=images.device).expand(len(images), -1)
         return self.decode(self.encoder.encode_visible(images, given), embedded, return_attention)
 
     @torch.no_grad()
@@ -195,7 +195,7 @@ class Autoregressor(EncoderDecoder):
         """
         size, side = self.encoder.image_shape[1:], self.encoder.config.patch_size
         patches = patchify(images, side).clone()
-        for place in range(self.count):
+        for place in range(self.num_predicted):
             predicted = self.forward(unpatchify(patches, side, size))
-            patches[:, self.given + place] = predicted[:, place]
+            patches[:, self.num_given + place] = predicted[:, place]
         return unpatchify(patches, side, size)

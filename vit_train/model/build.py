@@ -32,40 +32,6 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
     return registered(BUILDERS, config)(config, image_shape[1:], image_shape[0], num_classes)
 
 
-def attention_gradient_bytes(config: ModelConfig, image_size: Size) -> int:
-    """Return the bytes of all layers' attention and its gradients for one image.
-
-    `count_flops` and explanations of predictions need this memory. Each layer stores the attention,
-    the attention's gradient, and the product of the two.
-    The result is 0 for a model without attention.
-    """
-    if not isinstance(config, ViTConfig):
-        return 0
-    return 3 * config.depth * attention_bytes(replace(config, kernels="scratch"), image_size)
-
-
-def parameter_breakdown(model: nn.Module) -> str:
-    """Count the parameters in total and by module: "1,290 parameters = 1,280 body + 10 head"."""
-
-    def count(module: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
-    for name, child in model.named_children():
-        sizes = {count(each) for each in child.children()}
-        if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
-            parts.append(f"{len(child)} × {sizes.pop():,} {name}")
-        elif count(child):
-            parts.append(f"{count(child):,} {name}")
-    return f"{count(model):,} parameters = {' + '.join(parts)}"
-
-
-# Memory for the attention and its gradients in explanations.
-EXPLAINED_BYTES = 2**30
-# Attention between more patches takes seconds per image.
-MOST_PATCHES = 2**15
-
-
 def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
     """Build the model on PyTorch's meta device, which holds shapes but no values.
 
@@ -84,6 +50,26 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
         ) from error
 
 
+def parameter_breakdown(model: nn.Module) -> str:
+    """Count the parameters in total and by module: "1,290 parameters = 1,280 body + 10 head"."""
+
+    def count(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
+    for name, child in model.named_children():
+        sizes = {count(each) for each in child.children()}
+        if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
+            parts.append(f"{len(child)} × {sizes.pop():,} {name}")
+        elif count(child):
+            parts.append(f"{count(child):,} {name}")
+    return f"{count(model):,} parameters = {' + '.join(parts)}"
+
+
+# Attention between more patches takes seconds per image.
+MOST_PATCHES = 2**15
+
+
 def require_few_patches(config: ModelConfig, image_size: Size) -> None:
     """Raise ValueError if an image has too many patches for attention in reasonable time."""
     if (
@@ -95,6 +81,38 @@ def require_few_patches(config: ModelConfig, image_size: Size) -> None:
             f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
             "or a larger model.patch_size"
         )
+
+
+def attention_bytes(config: ModelConfig, image_size: Size) -> int:
+    """Return the bytes of one layer's attention for one image, (H,T,T) float32.
+
+    The result is 0 for models without attention. It is also 0 for PyTorch's kernels, which do not
+    store the attention, unless positions are relative: then these kernels need the same memory as
+    this package's. Training in bf16 on a CPU with few tokens also stores the attention, but this
+    memory is not counted.
+    """
+    if not isinstance(config, ViTConfig) or (
+        config.kernels != "scratch" and config.positions != "relative"
+    ):
+        return 0
+    tokens = math.prod(grid_of(image_size, config.patch_size)) + config.num_prefix_tokens
+    return 4 * config.num_heads * tokens**2
+
+
+def attention_gradient_bytes(config: ModelConfig, image_size: Size) -> int:
+    """Return the bytes of all layers' attention and its gradients for one image.
+
+    `count_flops` and explanations of predictions need this memory. Each layer stores the attention,
+    the attention's gradient, and the product of the two.
+    The result is 0 for a model without attention.
+    """
+    if not isinstance(config, ViTConfig):
+        return 0
+    return 3 * config.depth * attention_bytes(replace(config, kernels="scratch"), image_size)
+
+
+# Memory for the attention and its gradients in explanations.
+EXPLAINED_BYTES = 2**30
 
 
 def images_at_once(model: VisionTransformer) -> int:
@@ -115,29 +133,13 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
     wide, pixels = 0, height * width
     if isinstance(config, ViTConfig):
         tokens = math.prod(grid_of((height, width), config.patch_size)) + config.num_prefix_tokens
-        stem = 128 * pixels * (config.stem == "conv")  # two maps of 64 channels
+        stem = 128 * pixels if config.stem == "conv" else 0  # two maps of 64 channels
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim) + stem
     elif isinstance(config, CnnConfig | ResNetConfig):
         wide = 3 * pixels * max(config.widths)
     # The image as uint8, normalized, and as another float32; logits, softmax and, for relative
     # positions, the products with all distances, which are twice as many as the tokens.
     return 9 * channels * pixels + 4 * wide + 6 * attention_bytes(config, (height, width))
-
-
-def attention_bytes(config: ModelConfig, image_size: Size) -> int:
-    """Return the bytes of one layer's attention for one image, (H,T,T) float32.
-
-    The result is 0 for models without attention. It is also 0 for PyTorch's kernels, which do not
-    store the attention, unless positions are relative: then these kernels need the same memory as
-    this package's. Training in bf16 on a CPU with few tokens also stores the attention, but this
-    memory is not counted.
-    """
-    if not isinstance(config, ViTConfig) or (
-        config.kernels != "scratch" and config.positions != "relative"
-    ):
-        return 0
-    tokens = math.prod(grid_of(image_size, config.patch_size)) + config.num_prefix_tokens
-    return 4 * config.num_heads * tokens**2
 
 
 def require_bounded_memory(

@@ -278,25 +278,27 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 }
 
 
-def differences(one: ViTConfig, other: ViTConfig) -> dict[str, Any]:
-    """Return the settings of `one` that `other` must copy to load the encoder weights of `one`.
+def differences(source: ViTConfig, target: ViTConfig) -> dict[str, Any]:
+    """Return the settings of `source` that `target` must copy to load its encoder's weights.
 
     The keys are those of the command line, such as "model.depth".
     """
-    settings = {
-        "hidden_dim": ("mlp_dim", one.hidden_dim),
-        "has_class_token": ("head", one.head),
-        "has_layer_scale": ("layer_scale", one.layer_scale),
-        "eps": ("norm_eps", one.eps),
+    # The fields of ENCODER_SHAPE that are not settings: the setting behind each, and its value.
+    derived = {
+        "hidden_dim": ("mlp_dim", source.hidden_dim),
+        "has_class_token": ("head", source.head),
+        "has_layer_scale": ("layer_scale", source.layer_scale),
+        "eps": ("norm_eps", source.eps),
     }
+    # `target` may give hidden_dim as a ratio, so another embed_dim would change it.
     differing = [
-        f
-        for f in ENCODER_SHAPE
-        if getattr(one, f) != getattr(other, f)
-        or (f == "hidden_dim" and one.embed_dim != other.embed_dim)  # it may be a ratio
+        field
+        for field in ENCODER_SHAPE
+        if getattr(source, field) != getattr(target, field)
+        or (field == "hidden_dim" and source.embed_dim != target.embed_dim)
     ]
-    found = (settings.get(field, (field, getattr(one, field))) for field in differing)
-    return {f"model.{key}": value for key, value in found}
+    pairs = (derived.get(field, (field, getattr(source, field))) for field in differing)
+    return {f"model.{name}": value for name, value in pairs}
 
 
 def as_arguments(settings: dict[str, Any]) -> str:

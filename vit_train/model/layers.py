@@ -40,14 +40,15 @@ class LayerNormFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         normalized, inverse_std, weight = ctx.saved_tensors
-        rows, dim = grad.reshape(-1, grad.shape[-1]), grad.shape[-1]
-        along_normalized = grad * normalized
-        grad_weight = along_normalized.reshape(-1, dim).sum(0)
-        grad_bias = rows.sum(0)
+        dim = grad.shape[-1]
+        grad_times_normalized = grad * normalized
+        grad_weight = grad_times_normalized.reshape(-1, dim).sum(0)
+        grad_bias = grad.reshape(-1, dim).sum(0)
         # mean(g) and mean(g · x̂) are matrix products with w, so g needs no tensor of its own.
         mean_g = (grad @ weight).unsqueeze(-1).div_(dim)
-        mean_gx = (along_normalized @ weight).unsqueeze(-1).div_(dim)
-        grad_x = torch.mul(grad, weight, out=along_normalized).sub_(mean_g)
+        mean_gx = (grad_times_normalized @ weight).unsqueeze(-1).div_(dim)
+        # From here on, this memory holds the result.
+        grad_x = torch.mul(grad, weight, out=grad_times_normalized).sub_(mean_g)
         grad_x.addcmul_(normalized, mean_gx, value=-1).mul_(inverse_std)
         return grad_x, grad_weight, grad_bias, None
 

@@ -5,7 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size, shortest
+from vit_train.base.setting import Size, as_setting
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import norms_of
 
@@ -20,7 +20,7 @@ def require_whole_patches(patch_size: int, image_size: Size) -> None:
     """Raise ValueError if the patch size does not divide the image's height and width."""
     if math.gcd(*image_size) % patch_size:
         raise ValueError(
-            f"model.patch_size={patch_size} must divide the image size {shortest(image_size)}: "
+            f"model.patch_size={patch_size} must divide the image size {as_setting(image_size)}: "
             "change model.patch_size or data.image_size"
         )
 

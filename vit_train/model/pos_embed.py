@@ -260,6 +260,7 @@ def make_positions(
     `has_class` tells whether there is a class token; None means as in the config. Raise ValueError
     for an unknown name, or for positions that do not fit the rest of the config.
     """
+    # "none" is the base class, which is of neither kind.
     known: dict[str, type[PositionEmbedding]] = {"none": PositionEmbedding, **POSITIONS}
     positions = chosen(known, "model.positions", config.positions)
     absolute = issubclass(positions, AbsolutePositions)
@@ -277,8 +278,9 @@ def make_positions(
             f"model.embed_dim{'' if absolute else ' / model.num_heads'} to be a multiple of "
             f"{positions.width_multiple}, not {width}: change model.embed_dim"
         )
-    first = config.has_class_token if has_class is None else has_class
-    return positions(grid, width, first if absolute else first + config.registers)
+    has_class = config.has_class_token if has_class is None else has_class
+    # Tables leave registers out; attention positions take the number of tokens before the patches.
+    return positions(grid, width, has_class if absolute else has_class + config.registers)
 
 
 def resize_positions(state: State, grid: Size, model: nn.Module) -> State:

@@ -48,6 +48,7 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
                 nn.init.zeros_(child.bias)
         if isinstance(child, PositionEmbedding):
             child.init_weights(config.pos_std)
+    # In a second loop, because `modules` lists attention before its linear layers.
     for child in module.modules():
         if isinstance(child, Attention) and config.init == "mimetic":
             init_mimetic(child)
@@ -205,9 +206,10 @@ class Encoder(nn.Module):
         prefix = [each.expand(images.shape[0], -1, -1) for each in self.prefix_tokens()]
         return torch.cat((*prefix, patches), dim=1) if prefix else patches
 
-    def positions(self, block: int) -> Tensor:
-        """Return the positions (1,T,D) to add before a block; those of registers are zeros."""
-        table = self.pos_embed[block % len(self.pos_embed)]()
+    def positions(self, number: int) -> Tensor:
+        """Return the positions (1,T,D) to add before block `number`; registers get zeros."""
+        # One table serves all blocks, or each block has its own.
+        table = self.pos_embed[number % len(self.pos_embed)]()
         if self.reg_token is None:
             return table  # type: ignore[no-any-return]
         first = int(self.config.has_class_token)
@@ -307,12 +309,13 @@ class VisionTransformer(Encoder):
             gather(tokens, indices), return_attention, 1 if class_only else None, indices
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
-        # LayerNorm acts on each token separately, so the class token can be normalized alone.
-        patches = x[:, self.config.num_prefix_tokens :]
-        if self.config.head == "gap":
-            features = self.norm(patches).mean(dim=1)
-        else:
-            features = self.norm(x[:, 0] if self.config.has_class_token else patches.mean(dim=1))
+        if self.config.has_class_token:
+            # LayerNorm acts on each token separately, so the class token can be normalized alone.
+            features = self.norm(x[:, 0])
+        elif self.config.head == "gap":
+            features = self.norm(x[:, self.config.num_prefix_tokens :]).mean(dim=1)
+        else:  # gap_norm
+            features = self.norm(x[:, self.config.num_prefix_tokens :].mean(dim=1))
         logits = self.head(self.pre_head(features))
         return (logits, attention) if return_attention else logits
 

@@ -61,7 +61,7 @@ class Difference:
         return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error > 0
 
     def seeds_to_detect(self, size: float) -> int | None:
-        """Return the number of seeds needed to find a true difference of `size` with 80 % power.
+        """Return the number of seeds needed to detect a true difference of `size` with 80 % power.
 
         The test is a paired t-test at the 5 % level. The differences are assumed to have the
         standard deviation of `values`. Return None for fewer than two values, or if MOST_SEEDS or

@@ -103,18 +103,16 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         figures["curves.png"] = curves(
             histories, tuple(dict.fromkeys(("loss", measure.name))), validated_on(runs)
         )
-    panels = {
-        short_name(key): points
+    searches = {
+        short_name(key): [
+            (group.settings[key], measure.scale * value)
+            for group in groups
+            if key in group.settings
+            for value in group.values("best_val", measure.name)
+        ]
         for key in searched(groups)
-        if (
-            points := [
-                (group.settings[key], measure.scale * value)
-                for group in groups
-                if key in group.settings
-                for value in group.values("best_val", measure.name)
-            ]
-        )
     }
+    panels = {name: points for name, points in searches.items() if points}  # [] with data.val=none
     if panels:
         figures["settings.png"] = scatters(panels, f"validation {measure.short}")
     return figures

@@ -93,7 +93,7 @@ def ends(interval: tuple[float, float] | None) -> str:
 def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
     """Return two cells: the difference to the baseline, and the number of seeds needed.
 
-    The second cell is the number of seeds needed to find a difference of 1 point of accuracy (see
+    The second cell is the number of seeds needed to detect a difference of 1 point of accuracy (see
     `seeds_to_detect`). A cell without a value is "". For folds of cross-validation, the difference
     has no interval, for the reason given in `interval`.
     """

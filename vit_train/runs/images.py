@@ -2,11 +2,10 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vit_train.base.log import logger
-from vit_train.base.setting import chosen as entry
-from vit_train.base.setting import shortest
+from vit_train.base.setting import as_setting, chosen
 from vit_train.base.text import counted, listed
 from vit_train.data.config import (
     DATA_CONFIGS,
@@ -74,40 +73,40 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     If the data source differs from the run's, start from the defaults of the new source. Raise
     ValueError for an unknown source, or for a setting that the source does not have.
     """
-    trained = meta.config.data
-    chosen = {key: value for key, value in vars(given).items() if value is not None}
-    name = chosen.pop("name", trained.name)
-    kind = entry(DATA_CONFIGS, "data.name", name)
-    for key in chosen.keys() - {field.name for field in fields(kind)}:
-        raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
+    own = meta.config.data
+    changes = {key: value for key, value in vars(given).items() if value is not None}
+    name = changes.pop("name", own.name)
+    kind = chosen(DATA_CONFIGS, "data.name", name)
+    for key in changes.keys() - {field.name for field in fields(kind)}:
+        raise ValueError(f"data.{key}={changes[key]} is not a setting of data.name={name}")
     if given.root is not None and kind is ShapesConfig:
         raise ValueError(
             f"data.root={given.root} has no effect, because this run's images are generated: to "
             "evaluate images in a folder, add data.name=folder"
         )
-    start = (
-        vars(trained) if name == trained.name else {"image_size": shortest(meta.image_shape[1:])}
+    start: dict[str, Any] = (
+        dict(vars(own)) if name == own.name else {"image_size": as_setting(meta.image_shape[1:])}
     )
     if is_builtin(meta.path):  # its root is a placeholder (see `portable`): use the default
-        start = {key: value for key, value in start.items() if key != "root"}
+        start.pop("root", None)
     if (
         given.file is not None
-        and isinstance(trained, TableConfig)
-        and trained.root == str(Path(trained.file).parent)
+        and isinstance(own, TableConfig)
+        and own.root == str(Path(own.file).parent)
     ):
-        start = start | {"root": ""}
+        start["root"] = ""  # the folder of the run's table; now that of the given table
     # The run's own URLs and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
-        start = start | {"urls": preset_urls(name)}
+        start["urls"] = preset_urls(name)
     if issubclass(kind, FolderConfig):
-        start = start | {
+        start |= {
             "max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
             "fit": meta.fit,
             "white_level": meta.white_level,
         }
         if (other := start.get("split_as")) and not Path(str(other), IMAGES).is_file():
-            start = start | {"split_as": str(run_folder(meta.path))}  # which lists the same splits
-    return kind(**(start | chosen))
+            start["split_as"] = str(run_folder(meta.path))  # which lists the same splits
+    return kind(**(start | changes))
 
 
 def folder_images(
@@ -118,22 +117,21 @@ def folder_images(
     If the folder holds the run's own images, split them as in training. Otherwise, leave out the
     test images that the run has trained or validated on.
     """
-    data: Dataset | None = None
-    if given.root is not None or given.file is not None or config.name != meta.config.data.name:
-        images = load_part(config, split, meta.classes if meta.task.needs_labels else None)
-        if images is not None and (data := own_data(images, config, meta)) is None:
-            # The subset sizes of the run are meant for its own images, not for other images.
-            return unseen(
-                images,
-                split,
-                replace(config, val_subset=given.val_subset, test_subset=given.test_subset),
-                meta,
-            )
-        if data is not None:
-            logger.info(
-                f"the folder holds the run's own images: evaluating the run's {split} images"
-            )
-    return run_images(data or load_dataset(config), config, split, meta)
+    is_given = given.root is not None or given.file is not None
+    images = (
+        load_part(config, split, meta.classes if meta.task.needs_labels else None)
+        if is_given or config.name != meta.config.data.name
+        else None
+    )
+    if images is None:
+        return run_images(load_dataset(config), config, split, meta)
+    data = own_data(images, config, meta)
+    if data is None:
+        # The subset sizes of the run are meant for its own images, not for other images.
+        config = replace(config, val_subset=given.val_subset, test_subset=given.test_subset)
+        return unseen(images, split, config, meta)
+    logger.info(f"the folder holds the run's own images: evaluating the run's {split} images")
+    return run_images(data, config, split, meta)
 
 
 def own_data(images: ImageSet, config: FolderConfig, meta: Meta) -> Dataset | None:

@@ -112,7 +112,7 @@ class EvalConfig(TrainedConfig):
     )
     foreign: str | None = setting(
         None,
-        "Out-of-distribution images, a folder: also report how well the confidence tells them "
+        "A folder of out-of-distribution images: also report how well the confidence tells them "
         "from the evaluated images.",
     )
     out: str | None = setting(

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit_train.base.memory import memory_bytes
-from vit_train.base.setting import Size, shortest
+from vit_train.base.setting import Size, as_setting
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
@@ -76,7 +76,7 @@ class Meta(Facts):
 
     @property
     def all_seen(self) -> Seen | None:
-        return None if self.seen is None else Seen(self.seen, shortest(self.image_shape[1:]))
+        return None if self.seen is None else Seen(self.seen, as_setting(self.image_shape[1:]))
 
     @property
     def fit(self) -> str:

@@ -51,8 +51,8 @@ class Classify(Task):
             )
         # For tags, class weights multiply parts of an image's loss; they give images no weights.
         self.weighs = self.given_weights is not None and self.one_class
-        self.weights: Tensor | None = None  # (K,)
-        self.images_weigh = False
+        self.class_weights: Tensor | None = None  # (K,), from given_weights in `prepare`
+        self.images_have_weights = False  # in the data; for targets, see TrainBatches.weighted
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
             others = map(str, range(2, model.num_heads + 1))
@@ -63,11 +63,11 @@ class Classify(Task):
         return build(self.model, self.image_shape, self.num_classes)
 
     def prepare(self, labels: Tensor, weighted: bool = False) -> None:
-        self.images_weigh, self.weighs = weighted, self.weighs or weighted
+        self.images_have_weights, self.weighs = weighted, self.weighs or weighted
         if self.given_weights == "auto":
-            self.weights = self.balanced_weights(labels)
+            self.class_weights = self.balanced_weights(labels)
         elif self.given_weights is not None:
-            self.weights = torch.tensor(self.given_weights, device=labels.device).float()
+            self.class_weights = torch.tensor(self.given_weights, device=labels.device).float()
 
     def balanced_weights(self, labels: Tensor) -> Tensor:
         """Return a weight for each class (K,) from labels (N,), as scikit-learn's "balanced" does.
@@ -84,9 +84,9 @@ class Classify(Task):
         loss = self.loss_sum(logits, targets, images)
         sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
         if self.weighs:
-            # The accuracy is weighted by the images' own weights alone.
-            own = targets.sum() if self.images_weigh else loss.new_full((), len(targets))
-            sums += [weighted(targets, self.weights)[0].sum().to(loss), own.to(loss)]
+            # The sums of the weights of the loss and of the accuracy, in which classes have none.
+            own = targets.sum() if self.images_have_weights else loss.new_full((), len(targets))
+            sums += [split_weights(targets, self.class_weights)[0].sum().to(loss), own.to(loss)]
         return torch.stack(sums)
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Classify(Task):
             return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
         # torch's weights would also multiply each class's part of the smoothing; for a rare class,
         # this could outweigh the label of a frequent one.
-        weights, targets = weighted(targets, self.weights)
+        weights, targets = split_weights(targets, self.class_weights)
         losses = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
         return (weights * losses).sum()
 
@@ -122,7 +122,7 @@ class Classify(Task):
         return [images, maps.mean(1), *maps.unbind(1)]
 
 
-def weighted(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def split_weights(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return each image's weight (B,) and target, from targets and class weights (K,).
 
     The targets are labels (B,), which do not change, or, for mixed and for weighted images, shares
@@ -176,12 +176,12 @@ class Distill(Classify):
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
-
         teachers = self.teacher.forward(images)
         if self.config.distillation == "hard":
             losses = F.cross_entropy(logits, teachers.argmax(1), reduction="none")
         else:
             losses = softened_divergence(logits, teachers, self.config.temperature)
+        # With a teacher, only images have weights, and targets are (B,K).
         distillation = (targets.sum(1) * losses if self.weighs else losses).sum()
         return (1 - self.config.alpha) * labels + self.config.alpha * distillation
 
@@ -218,7 +218,7 @@ class Tags(Classify):
         A tag is predicted if its probability is above 0.5. A mixed target counts as a fraction.
         """
         logits = model(images).float()
-        if self.weighs:
+        if self.weighs:  # the last column is each image's weight, which multiplies its tags, too
             weights, targets = targets[:, -1], targets[:, :-1] / targets[:, -1:]
         right = torch.where(logits.detach() > 0, targets, 1 - targets).mean(1)
         losses = self.losses(logits, targets).mean(1)
@@ -235,7 +235,7 @@ class Tags(Classify):
         low = self.config.label_smoothing / 2
         bce = partial(F.binary_cross_entropy_with_logits, logits, reduction="none")
         having, lacking = (bce(torch.full_like(logits, each)) for each in (1 - low, low))
-        weights = 1 if self.weights is None else self.weights
+        weights = 1 if self.class_weights is None else self.class_weights
         return weights * targets * having + (1 - targets) * lacking
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

@@ -50,14 +50,11 @@ class PixelTask(Task):
         return Evaluation(count=len(sample_outputs), loss=sample_outputs.mean().item())
 
 
-# Part of the seed that makes these draws independent of the same batch's augmentation.
-MASKING = 1
-
-
 class Reconstruct(PixelTask):
     """Prediction of hidden patches; the loss is the mean squared error over their pixels.
 
-    Raises ValueError if `mask_ratio` leaves no patch hidden or no patch visible.
+    The targets are orders of the patches (B,N), visible ones first. Raises ValueError if
+    `mask_ratio` leaves no patch hidden or no patch visible.
     """
 
     columns = ("original", "masked", "reconstruction")
@@ -71,12 +68,12 @@ class Reconstruct(PixelTask):
     ) -> None:
         super().__init__(config, model, image_shape, num_classes)
         self.normalize_target = config.normalize_target
-        self.patches = math.prod(grid_of(image_shape[1:], self.vit.patch_size))
-        self.visible = self.patches - round(self.patches * config.mask_ratio)
-        if not 0 < self.visible < self.patches:
+        self.num_patches = math.prod(grid_of(image_shape[1:], self.vit.patch_size))
+        self.num_visible = self.num_patches - round(self.num_patches * config.mask_ratio)
+        if not 0 < self.num_visible < self.num_patches:
             raise ValueError(
-                f"task.mask_ratio={config.mask_ratio} leaves {self.visible} of {self.patches} "
-                "patches visible: at least one must be visible and one hidden"
+                f"task.mask_ratio={config.mask_ratio} leaves {self.num_visible} of "
+                f"{self.num_patches} patches visible: at least one must be visible and one hidden"
             )
 
     def build_model(self) -> nn.Module:
@@ -84,14 +81,14 @@ class Reconstruct(PixelTask):
         return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
-        return *super().example_inputs(), torch.arange(self.visible).unsqueeze(0)
+        return *super().example_inputs(), torch.arange(self.num_visible).unsqueeze(0)
 
     def train_loader(self, batches: DrawnBatches) -> "MaskedTrainBatches":
-        return MaskedTrainBatches(batches, self.patches)
+        return MaskedTrainBatches(batches, self.num_patches)
 
     def eval_loader(self, batches: EvalBatches) -> EvalBatches:
         """Return batches with orders as targets; each image always has the same order."""
-        orders = random_orders(np.random.default_rng(0), batches.total, self.patches)
+        orders = random_orders(np.random.default_rng(0), batches.total, self.num_patches)
         masked = copy.copy(batches)
         masked.labels = to_device(orders[batches.share], batches.labels.device)
         return masked
@@ -101,8 +98,8 @@ class Reconstruct(PixelTask):
         truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
         if self.normalize_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
-        error = (model(images, targets[:, : self.visible]).float() - truth).square().mean(2)
-        return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
+        error = (model(images, targets[:, : self.num_visible]).float() - truth).square().mean(2)
+        return error.gather(1, targets[:, self.num_visible :]).mean(1, keepdim=True)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the images, the masked images, and the masked images filled with predictions.
@@ -110,7 +107,7 @@ class Reconstruct(PixelTask):
         With `normalize_target`, each predicted patch gets the true patch's mean and standard
         deviation.
         """
-        visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
+        visible, hidden = targets[:, : self.num_visible], targets[:, self.num_visible :]
         truth = patchify(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
         if self.normalize_target:
@@ -134,6 +131,10 @@ def random_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
     return torch.from_numpy(rng.random((count, patches)).argsort(axis=1))
 
 
+# Part of the seed that makes these draws independent of the same batch's augmentation.
+MASKING = 1
+
+
 class MaskedTrainBatches(DrawnBatches):
     """Training batches whose targets are random orders of the patches (B,N), visible ones first.
 
@@ -144,7 +145,7 @@ class MaskedTrainBatches(DrawnBatches):
         super().__init__(
             batches.device, batches.batch_size, batches.seed, batches.rank, batches.ranks
         )
-        self.source, self.patches = batches, patches
+        self.source, self.num_patches = batches, patches
 
     def __len__(self) -> int:
         return len(self.source)
@@ -152,7 +153,7 @@ class MaskedTrainBatches(DrawnBatches):
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         for number, draws in enumerate(self.source.draws(epoch, first), first):
             orders = random_orders(
-                self.generator(epoch, number, MASKING), self.batch_size, self.patches
+                self.generator(epoch, number, MASKING), self.batch_size, self.num_patches
             )
             yield *draws, orders[self.share]
 
@@ -191,7 +192,7 @@ class Autoregress(PixelTask):
         """
         assert isinstance(model, Autoregressor)
         size, image_size = self.vit.patch_size, self.image_shape[1:]
-        given = patchify(images, size)[:, : model.given]
+        given = patchify(images, size)[:, : model.num_given]
         predicted = model.forward(images).float()
         shown = torch.cat((given, torch.zeros_like(predicted)), dim=1)
         ahead = torch.cat((given, predicted), dim=1)

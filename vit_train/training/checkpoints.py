@@ -70,7 +70,7 @@ class CheckpointManager(Callback):
         self.last_path, self.best_path = folder / LAST, folder / BEST
         self.config, self.make, self.flush, self.saved = config, make, flush, saved
         self.unwritten_best: Checkpoint | None = None
-        self.time, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
+        self.saving, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
         self.saved_at = time.monotonic()
         self.retry_at = 0.0  # 0 unless writing has failed since the last epoch that was saved
 
@@ -122,11 +122,11 @@ class CheckpointManager(Callback):
                 self._write(
                     self.last_path.with_stem(f"epoch-{log.epoch}"), self.make(trainer), keep=0
                 )
-        if self.time.is_due or trainer.finished:
+        if self.saving.is_due or trainer.finished:
             with self.tolerant(is_last=trainer.finished, is_epoch=True):
                 self._save(trainer)
         else:
-            self.on_log(trainer, log)
+            self.on_log(trainer, log)  # which flushes the reports if that is due
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)
@@ -151,7 +151,7 @@ class CheckpointManager(Callback):
             )
 
     def _save(self, trainer: Trainer) -> None:
-        with self.time.spent():
+        with self.saving.spent():
             self._save_best()
             self._write(self.last_path, self.make(trainer), self.config.keep)
         self.saved_at = time.monotonic()

@@ -122,24 +122,25 @@ def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]
         for split, part in parts.items()
         for name, label in zip(part.all_names, part.label_names(data.classes), strict=True)
     ]
-    pixels, none = [part.images for part in parts.values()], ("",) * 3
+    pixels, no_copy = [part.images for part in parts.values()], ("", "", "")
     flat = torch.cat([is_flat(part) for part in pixels]).nonzero().flatten().tolist()
     found: dict[str, list[Row]] = {
         "files that cannot be decoded": [
-            ("", printable(name), *none, "", printable(why)) for name, why in data.broken.items()
+            ("", printable(name), "", *no_copy, printable(why)) for name, why in data.broken.items()
         ],
-        "images with almost no contrast": [(*images[index], *none, "") for index in flat],
+        "images with almost no contrast": [(*images[index], *no_copy, "") for index in flat],
     }
     copies: dict[str, list[Row]] = {
         "one picture with two labels": [],
         "one picture in two splits": [],
         "one picture twice in a split": [],
     }
-    labels, splits, twice = copies.values()
-    for first, second, value in find_copies(pixels, [(each[0], each[2]) for each in images]):
-        one, other = images[first], images[second]
-        kind = labels if one[2] != other[2] else splits if one[0] != other[0] else twice
-        kind.append((*one, *other, f"correlation {value:.3f}"))
+    two_labels, two_splits, twice = copies.values()
+    places = [(split, label) for split, _, label in images]
+    for first, second, value in find_copies(pixels, places):
+        one, other = places[first], places[second]
+        rows = twice if one == other else two_splits if one[1] == other[1] else two_labels
+        rows.append((*images[first], *images[second], f"correlation {value:.3f}"))
     return found | copies
 
 

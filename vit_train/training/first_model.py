@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vit_train.base.log import logger
 from vit_train.base.reading import as_word
-from vit_train.base.setting import in_pixels, shortest
+from vit_train.base.setting import as_setting, in_pixels
 from vit_train.base.text import counted, listed
 from vit_train.data.batches import Normalize
 from vit_train.data.config import DataConfig, FolderConfig
@@ -36,73 +36,6 @@ if TYPE_CHECKING:  # rarely needed
 HEAD = ("head.", "pre_head.")
 
 
-def start_from(
-    config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
-) -> str:
-    """Copy the pretrained weights `found` into the model, and return a description for the log.
-
-    Learned position embeddings are resized if the images have a different size. The pretrained head
-    is reused if its classes have the same names as `classes` or, if its names are unknown, the same
-    number. Raise ValueError if the encoders differ.
-    """
-    ours = encoder_of(model)
-    assert ours is not None
-    if differing := differences(found.config, ours.config):
-        raise ValueError(
-            f"init_from={config.init_from} does not match this model; to match it, set "
-            f"{as_arguments(differing)}"
-        )
-    fresh = why_fresh(found, ours, classes)
-    state = resize_positions(found.state, found.grid, ours)
-    if fresh:
-        state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
-    ours.load_state_dict(state, strict=False)
-    return describe(config, found, ours, fresh)
-
-
-def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
-    """Return why the pretrained head cannot be reused, or "" if it can."""
-    theirs = found.state.get("head.weight")
-    if theirs is None or not hasattr(ours, "head"):
-        return "this model or the pretrained model has no head"
-    if len(theirs) != len(classes):
-        return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
-    if found.classes is not None and found.classes != classes:
-        return "its classes have different names"
-    return (
-        "" if found.config.head == ours.config.head else f"it needs model.head={found.config.head}"
-    )
-
-
-def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
-    """Describe which pretrained weights are used, and why others are not."""
-    layout = f" ({found.layout}'s layout)" if found.layout else ""
-    positions = ""
-    if len(ours.pos_embed) and found.grid != ours.grid:
-        grids = (" by ".join(map(str, each)) for each in (found.grid, ours.grid))
-        positions = ", its {} positions resized to {}".format(*grids)
-    same = "classes" if found.classes else "number of classes (their names are unknown)"
-    assumed = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
-    normalized = (
-        "images are normalized as for the pretrained model"
-        if found.statistics
-        else "the pretrained model's normalization is unknown: set data.mean= and data.std="
-    )
-    parts = (
-        f"starts from the encoder of {config.init_from}{layout}{positions}",
-        f"the pretrained head is not reused: {fresh}"
-        if fresh
-        else f"the pretrained head is reused, because both models have the same {same}",
-        f"{counted(len(found.left), 'weight')} not used, such as {found.left[0]}"
-        if found.left
-        else "",
-        f"assumed, because the file does not state them: {assumed}" if assumed else "",
-        normalized if config.data.mean is None else "",
-        "the encoder stays frozen (train.freeze=encoder)" if config.train.freeze else "",
-    )
-    return "; ".join(filter(None, parts))
-
-
 def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
     """Return the weights that init_from= names; None if it is null or if the run `resumes`."""
     if config.init_from is None or resumes:
@@ -113,7 +46,7 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
 
 
 def fine_tuned(
-    config: TrainConfig, found: "Pretrained | None", chosen: Collection[str]
+    config: TrainConfig, pretrained: "Pretrained | None", chosen: Collection[str]
 ) -> TrainConfig:
     """Adapt the settings to the pretrained model, except those in `chosen`.
 
@@ -127,13 +60,17 @@ def fine_tuned(
         return config
     if config.model.norm_eps is None:
         config = with_settings(
-            config, {"model.norm_eps": (found.config if found else config.model).eps}
+            config, {"model.norm_eps": (pretrained.config if pretrained else config.model).eps}
         )
-    if found is None or "init_from" not in chosen:
+    if pretrained is None or "init_from" not in chosen:
         return config
+    # `differences` gives the width of the MLP as mlp_dim, so a chosen mlp_ratio counts as mlp_dim.
     given = {key.replace("mlp_ratio", "mlp_dim") for key in chosen}
-    shape = {} if "model" in given else differences(found.config, require_vit(config.model, ""))
-    usual = {} if {"experiment", "config"} & given else usual_settings(config, found)
+    shape = (
+        {} if "model" in given else differences(pretrained.config, require_vit(config.model, ""))
+    )
+    # An experiment or another run's settings already say how to train.
+    usual = {} if {"experiment", "config"} & given else usual_settings(config, pretrained)
     taken = {key: value for key, value in (shape | usual).items() if key not in given}
     if taken:
         logger.info(
@@ -143,18 +80,19 @@ def fine_tuned(
     return with_settings(config, taken)
 
 
-def usual_settings(config: TrainConfig, found: "Pretrained") -> dict[str, Any]:
-    """Return the usual settings for fine-tuning `found` that `config` leaves at their defaults.
+def usual_settings(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:
+    """Return the usual settings for fine-tuning that `config` leaves at their defaults.
 
     They are the pretrained model's image size, for a folder, and FINE_TUNING, for a classifier all
     of whose weights are trained. FINE_TUNING does not apply to the encoders of this program's
     autoencoders, which need as much training as random weights.
     """
     usual: dict[str, Any] = {}
-    if isinstance(config.data, FolderConfig) and found.image_size:
-        usual = {"data.image_size": found.image_size}
-    is_classifier = found.layout or "head.weight" in found.state
+    if isinstance(config.data, FolderConfig) and pretrained.image_size:
+        usual = {"data.image_size": pretrained.image_size}
+    is_classifier = pretrained.layout or "head.weight" in pretrained.state
     if is_classifier and isinstance(config.task, LabelsConfig) and not config.train.freeze:
+        # `type`, because MuonConfig is a subclass of AdamWConfig and keeps its own rates.
         usual |= FINE_TUNING | (ADAMW_TUNING if type(config.optim) is AdamWConfig else {})
     return {key: value for key, value in usual.items() if is_default(config, key)}
 
@@ -171,12 +109,12 @@ def first_model(
     task: Task,
     data: Dataset,
     processes: Processes,
-    found: "Pretrained | None",
+    pretrained: "Pretrained | None",
 ) -> tuple[nn.Module, str]:
     """Build the model; return it and a description of its weights ("" if they are random).
 
-    `found` holds pretrained weights; None means random weights. Raise ValueError if the model has
-    BatchNorm and there are several processes.
+    Without `pretrained` weights, they are random. Raise ValueError if the model has BatchNorm and
+    there are several processes.
     """
     model, origin = task.build_model(), ""
     if processes.count > 1 and batch_norms(model):
@@ -184,8 +122,8 @@ def first_model(
             f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
             "in one process"
         )
-    if found is not None:
-        origin = start_from(config, found, model, list(data.classes))
+    if pretrained is not None:
+        origin = start_from(config, pretrained, model, list(data.classes))
     if config.train.freeze == "encoder":
         freeze_encoder(model, config)
     return model, origin
@@ -204,6 +142,77 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(name.startswith(HEAD))
+
+
+def start_from(
+    config: TrainConfig, pretrained: "Pretrained", model: nn.Module, classes: list[str]
+) -> str:
+    """Copy the `pretrained` weights into the model, and return a description for the log.
+
+    Learned position embeddings are resized if the images have a different size. The pretrained head
+    is reused if its classes have the same names as `classes` or, if its names are unknown, the same
+    number. Raise ValueError if the encoders differ.
+    """
+    ours = encoder_of(model)
+    assert ours is not None
+    if differing := differences(pretrained.config, ours.config):
+        raise ValueError(
+            f"init_from={config.init_from} does not match this model; to match it, set "
+            f"{as_arguments(differing)}"
+        )
+    fresh = why_fresh(pretrained, ours, classes)
+    state = resize_positions(pretrained.state, pretrained.grid, ours)
+    if fresh:
+        state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
+    ours.load_state_dict(state, strict=False)
+    return describe(config, pretrained, ours, fresh)
+
+
+def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> str:
+    """Return why the pretrained head cannot be reused, or "" if it can."""
+    theirs = pretrained.state.get("head.weight")
+    if theirs is None or not hasattr(ours, "head"):
+        return "this model or the pretrained model has no head"
+    if len(theirs) != len(classes):
+        return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
+    if pretrained.classes is not None and pretrained.classes != classes:
+        return "its classes have different names"
+    return (
+        ""
+        if pretrained.config.head == ours.config.head
+        else f"it needs model.head={pretrained.config.head}"
+    )
+
+
+def describe(config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str) -> str:
+    """Describe which pretrained weights are used, and why others are not."""
+    layout = f" ({pretrained.layout}'s layout)" if pretrained.layout else ""
+    positions = ""
+    if len(ours.pos_embed) and pretrained.grid != ours.grid:
+        grids = (" by ".join(map(str, each)) for each in (pretrained.grid, ours.grid))
+        positions = ", its {} positions resized to {}".format(*grids)
+    same = "classes" if pretrained.classes else "number of classes (their names are unknown)"
+    assumed = " ".join(
+        f"model.{key}={getattr(pretrained.config, key)}" for key in pretrained.assumed
+    )
+    normalized = (
+        "images are normalized as for the pretrained model"
+        if pretrained.statistics
+        else "the pretrained model's normalization is unknown: set data.mean= and data.std="
+    )
+    parts = (
+        f"starts from the encoder of {config.init_from}{layout}{positions}",
+        f"the pretrained head is not reused: {fresh}"
+        if fresh
+        else f"the pretrained head is reused, because both models have the same {same}",
+        f"{counted(len(pretrained.left), 'weight')} not used, such as {pretrained.left[0]}"
+        if pretrained.left
+        else "",
+        f"assumed, because the file does not state them: {assumed}" if assumed else "",
+        normalized if config.data.mean is None else "",
+        "the encoder stays frozen (train.freeze=encoder)" if config.train.freeze else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
@@ -234,7 +243,7 @@ def checked_teacher(
     elif meta.image_shape != data.image_shape:
         problem = (
             f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
-            f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(shortest(size))}"
+            f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(as_setting(size))}"
         )
     if problem:
         raise ValueError(f"task.teacher={config.teacher}: {problem}")
@@ -243,7 +252,7 @@ def checked_teacher(
 
 def seen_by_earlier_models(
     earlier: Checkpoint | None,
-    found: "Pretrained | None",
+    pretrained: "Pretrained | None",
     teacher: "Trained | None",
     data: Dataset,
     config: DataConfig,
@@ -256,7 +265,7 @@ def seen_by_earlier_models(
     """
     if earlier is not None:
         return earlier.seen_before
-    models = found.seen if found else None, teacher.meta.all_seen if teacher else None
+    models = pretrained.seen if pretrained else None, teacher.meta.all_seen if teacher else None
     known = [seen for seen in models if seen is not None]
     keys = [seen.keys for seen in known]
     for seen in known:

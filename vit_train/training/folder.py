@@ -76,12 +76,12 @@ class RunFolder:
         self.csv = MetricsCsv(path / "metrics.csv")
         self.pictures = Pictures(setup, self.board, path / "pictures.png")
         self.checkpoints = CheckpointManager(
-            path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush, self.send
+            path / CHECKPOINTS, self.config.checkpoint, self.make_checkpoint, self.flush, self.send
         )
         # Checkpoints come last, because they include the lengths of the other reports.
         self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
 
-    def checkpoint(self, trainer: Trainer) -> Checkpoint:
+    def make_checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint, including the current lengths of the reports."""
         return Checkpoint(
             **vars(state_of(trainer)),
@@ -125,13 +125,14 @@ class RunFolder:
         after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
         self.trackers = Trackers(self.config.trackers, self.path, self.settings)
+        # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
             remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing here now
             truncate_reports(self.path, own_state.written if own_state else {})
         if self.earlier and self.earlier.folder:
-            self.begin_with(self.earlier.state, self.earlier.folder, self.earlier.verb)
+            self.copy_history(self.earlier.state, self.earlier.folder, self.earlier.verb)
         self.csv.open()
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if own_state is None:
@@ -144,11 +145,12 @@ class RunFolder:
         self.flush()
         origin = self.earlier.words(self.config) if self.earlier else self.setup.origin
         logger.info(opening(self.setup, self.path, origin))
-        if own_state is None and (advice := hint(self.setup, self.command, chosen_settings())):
+        advice = hint(self.setup, self.command, chosen_settings()) if own_state is None else ""
+        if advice:
             logger.info(advice)
         warn_of_uneven_classes(self.setup)
 
-    def begin_with(self, state: Checkpoint, source: Path, verb: str) -> None:
+    def copy_history(self, state: Checkpoint, source: Path, verb: str) -> None:
         """Copy metrics.csv, and for a fork the best checkpoint, from the run in `source`.
 
         Rows that were written after the checkpoint `state` are left out.

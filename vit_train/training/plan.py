@@ -78,7 +78,7 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     trainer.model.train()
     began = math.inf
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
-        trainer.graphed_step(trainer.schedule(), *draws)
+        trainer.graphed_step(trainer.step_scalars(), *draws)
         trainer.step += 1
         if trainer.step % WAIT_EVERY == 0:  # else the CPU runs hundreds of steps ahead of a GPU
             trainer.read(trainer.log_averages)

@@ -53,7 +53,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     )
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
     variants = [
-        batches.batch(*batches.draw(chosen, batches.generator(variant), variant))
+        batches.batch(*batches.draw_batch(chosen, batches.generator(variant), variant))
         for variant in range(config.variants)
     ]
     columns = [

@@ -243,7 +243,7 @@ class Pictures(Callback):
 
     def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
         self.setup, self.board, self.path = setup, board, path
-        self.time = TimeShare(SHARE)
+        self.drawing = TimeShare(SHARE)
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
         if setup.task.columns and (count := gallery_size(setup.task, setup.model)):
@@ -251,10 +251,10 @@ class Pictures(Callback):
             self.batch = next(iter(setup.unaugmented(shown)))
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        if self.time.is_due or trainer.finished:
+        if self.drawing.is_due or trainer.finished:
             model = trainer.eval_model
             was_training = model.training
-            with self.time.spent():
+            with self.drawing.spent():
                 self.show(model.eval(), val, log.step)
             model.train(was_training)
 

@@ -153,21 +153,22 @@ def set_up(
     config: TrainConfig,
     device: torch.device,
     processes: Processes,
-    earlier: Checkpoint | None = None,
-    set_here: Collection[str] = (),
+    checkpoint: Checkpoint | None = None,
+    chosen_keys: Collection[str] = (),
 ) -> Setup:
     """Load the data, and build the model and the task.
 
-    `set_here` names the settings on the command line.
+    `chosen_keys` names the settings on the command line.
 
-    The normalization of an `earlier` checkpoint (to resume, extend or fork) is used here; its
-    weights are loaded later.
+    The normalization of the `checkpoint` to resume, extend or fork is used here; its weights are
+    loaded later.
     """
-    chosen(SCHEDULES, "optim.schedule", config.optim.schedule)  # before data are loaded
+    # Raise ValueError for an unknown schedule now, not after the data are loaded.
+    chosen(SCHEDULES, "optim.schedule", config.optim.schedule)
     # Building a model draws random numbers, so this comes before the seed is set.
     teacher = load_teacher(config, device)
-    found = first_weights(config, resumes=earlier is not None)
-    config = fine_tuned(config, found, set_here)
+    pretrained = first_weights(config, resumes=checkpoint is not None)
+    config = fine_tuned(config, pretrained, chosen_keys)
 
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
@@ -177,13 +178,13 @@ def set_up(
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_labels(task, data.train)
     require_training_fits(config, task, data.image_shape[1:])
-    model, origin = first_model(config, task, data, processes, found)
+    model, origin = first_model(config, task, data, processes, pretrained)
     if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
-    seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
+    seen_before = seen_by_earlier_models(checkpoint, pretrained, teacher, data, config.data)
     splits = make_splits(unseen_test(data, seen_before), config.data)
-    source = data_facts(data, splits, config.data, seen_before)
+    facts = data_facts(data, splits, config.data, seen_before)
     train_set = (
         without_weight_zero(splits.train)
         if task.needs_labels
@@ -192,14 +193,14 @@ def set_up(
     del data  # the splits hold copies
 
     statistics = chosen_statistics(
-        config.data, earlier, found.statistics if found else None, train_set.images
+        config.data, checkpoint, pretrained.statistics if pretrained else None, train_set.images
     )
     normalize = Normalize(statistics, device)
     if isinstance(task, Distill) and teacher is not None:
-        task.teacher = checked_teacher(task.config, teacher, source, normalize)
-    task.best_by = best_metric(config, task, train_set, source)
+        task.teacher = checked_teacher(task.config, teacher, facts, normalize)
+    task.best_by = best_metric(config, task, train_set, facts)
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
-    image_loader = augmented(config, train_set, source, normalize, processes)
+    image_loader = augmented(config, train_set, facts, normalize, processes)
     task.prepare(train_set.labels.to(device), train_set.weights is not None)
     # With precision=auto, the processes may measure different speeds.
     precision = processes.broadcast(pick_precision(config.precision, device, model))
@@ -207,7 +208,7 @@ def set_up(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
-        data=source,
+        data=facts,
         splits=splits,
         train_set=train_set,
         image_loader=image_loader,
@@ -328,7 +329,7 @@ def require_training_fits(config: TrainConfig, task: Task, image_size: Size) -> 
     model = on_meta(task.build_model, config.model)
     require_memory(
         # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
-        (4 + bool(config.train.ema_decay)) * bytes_of(model.parameters())
+        (5 if config.train.ema_decay else 4) * bytes_of(model.parameters())
         + bytes_of(model.buffers()),
         f"{config.model.size_settings}: training such a model",
         "choose a smaller model",

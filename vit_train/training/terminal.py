@@ -119,7 +119,7 @@ def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
     """Return commands that may suit a folder of images better; "" if there are none.
 
     `command` is the run's own, and `chosen` are its settings and groups. The hint is for a user who
-    left the weights and the sizes of images and patches at their defaults.
+    left the weights, the model and the image size at their defaults.
     """
     data, model = setup.config.data, setup.config.model
     # Settings that choose weights or sizes, or with which the suggested settings are refused.

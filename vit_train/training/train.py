@@ -104,8 +104,8 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
     for key in CONTINUED:
-        if (run := getattr(config, key)) is not None:  # the command reads the run's own settings
-            raise ValueError(f"{key}={run} works only on the command line: vit-train {key}=RUN")
+        if (named := getattr(config, key)) is not None:  # the command reads the run's own settings
+            raise ValueError(f"{key}={named} works only on the command line: vit-train {key}=RUN")
     config = readable(with_defaults(config))
     # A caller that has its own handlers decides what is shown.
     shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
@@ -150,21 +150,21 @@ def train_in_locked_folder(
         leave_processes()
 
 
-def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig:
+def with_named_runs(config: TrainConfig, same_splits: Path | None = None) -> TrainConfig:
     """In settings that name a run, replace a folder of runs by its newest finished run.
 
     If the folder stayed in the config, a resumed run could load a different model, because a newer
     run may have been added to the folder. If the run that data.split_as names no longer exists,
-    name the run in the folder `own` instead, which has the same splits.
+    name the run in the folder `same_splits` instead.
     """
+    if config.init_from is not None:
+        config = replace(config, init_from=str(run_at(Path(config.init_from))))
     named = {
         "task.teacher": getattr(config.task, "teacher", None),
         "data.split_as": getattr(config.data, "split_as", None),
     }
-    if config.init_from is not None:
-        config = replace(config, init_from=str(run_at(Path(config.init_from))))
     found = {key: run_at(Path(run)) for key, run in named.items() if run is not None}
-    other = found.get("data.split_as")
+    other, own = found.get("data.split_as"), same_splits
     if other and own and not (other / IMAGES).is_file() and (own / IMAGES).is_file():
         found["data.split_as"] = own
     return with_settings(config, {key: str(run) for key, run in found.items()})
@@ -193,7 +193,7 @@ def run(
         ],
         processes=setup.processes,
     )
-    with with_advice(trainer, setup, folder):
+    with advice_on_errors(trainer, setup, folder):
         if compiles(setup.config.compile, setup.precision.device):
             # Compile the model as the next epoch needs it: it may no longer drop patches.
             trainer.set_epoch(earlier.state.epoch if earlier else 0)
@@ -234,7 +234,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> di
 
 
 @contextmanager
-def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
+def advice_on_errors(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
     """If the block raises an error, add to the message how to fix the error or how to resume.
 
     After NonFinite, set the run's status to "diverged". In any case, free the trainer's CUDA graph.

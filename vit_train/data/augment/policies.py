@@ -54,10 +54,15 @@ class Magnitudes:
         bins: int,
     ) -> None:
         signed = {
-            **dict.fromkeys(("ShearX", "ShearY"), shear),
-            **dict(zip(("TranslateY", "TranslateX"), shifts, strict=True)),
-            **dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend),
+            "ShearX": shear,
+            "ShearY": shear,
+            "TranslateX": shifts[1],
+            "TranslateY": shifts[0],
             "Rotate": degrees,
+            "Brightness": blend,
+            "Color": blend,
+            "Contrast": blend,
+            "Sharpness": blend,
         }
         ends = {name: (0.0, end) for name, end in signed.items()}
         ends |= {"Posterize": (8, bits), "Solarize": (255, 0)}
@@ -87,7 +92,8 @@ def moderate(size: Size, bins: int) -> Magnitudes:
     The largest shift is 150/331 of the image's height or width, as in AutoAugment's paper.
     """
     height, width = size
-    return Magnitudes(size, 0.3, (150 / 331 * height, 150 / 331 * width), 30, 0.9, 4, bins)
+    shifts = (150 / 331 * height, 150 / 331 * width)
+    return Magnitudes(size, shear=0.3, shifts=shifts, degrees=30, blend=0.9, bits=4, bins=bins)
 
 
 def any_operation(rng: np.random.Generator, count: int) -> Tensor:
@@ -117,7 +123,9 @@ class TrivialAugment(Policy):
     num_rounds = 1
 
     def __init__(self, size: Size, config: AugmentConfig) -> None:
-        self.magnitudes = Magnitudes(size, 0.99, (32, 32), 135, 0.99, 2, BINS)
+        self.magnitudes = Magnitudes(
+            size, shear=0.99, shifts=(32, 32), degrees=135, blend=0.99, bits=2, bins=BINS
+        )
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         operation = any_operation(rng, count)

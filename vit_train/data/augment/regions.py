@@ -205,12 +205,13 @@ class Mixer:
         rectangle is clipped at the image's border. Epochs count from 0.
         """
         mixup, cutmix = self.config.mixup_alpha, self.config.cutmix_alpha
-        kinds = [alpha for alpha in (mixup, cutmix) if alpha is not None]
-        kind = rng.integers(len(kinds), size=count)
-        cuts = (kind == len(kinds) - 1) & (cutmix is not None)
-        alpha = np.asarray(kinds)[kind]
-        chance = self.config.mix_prob * (epoch < (self.config.mix_epochs or math.inf))
-        mixed = rng.random(count) < chance
+        alphas = [alpha for alpha in (mixup, cutmix) if alpha is not None]
+        method = rng.integers(len(alphas), size=count)
+        # CutMix, if it is used, is the last of the methods.
+        cuts = (method == len(alphas) - 1) & (cutmix is not None)
+        alpha = np.asarray(alphas)[method]
+        is_over = epoch >= (self.config.mix_epochs or math.inf)
+        mixed = rng.random(count) < (0.0 if is_over else self.config.mix_prob)
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
         lengths = np.array(self.size)[:, None]
         half = (0.5 * np.sqrt(1 - share) * lengths).astype(np.int64)
