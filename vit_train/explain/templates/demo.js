@@ -183,13 +183,23 @@ function choose(query, aloud = false) {
 }
 
 let kept = chosen.query; // the one that is asked when no patch is pointed at
-const keep = (query, aloud) => choose((kept = query), aloud);
-const showLayer = (layer) => drawHeads((chosen.layer = layer));
-const toggle = (set, key) => update(set.delete(key) || set.add(key));
+function keep(query, aloud) {
+  kept = query;
+  choose(query, aloud);
+}
+function showLayer(layer) {
+  chosen.layer = layer;
+  drawHeads();
+}
+function toggle(set, key) {
+  if (!set.delete(key)) set.add(key);
+  update();
+}
 let playing = null;
 function play() {
   const next = () => showLayer((chosen.layer + 1) % depth);
-  playing = playing === null ? setInterval(next, FRAME_MS) : clearInterval(playing) ?? null;
+  clearInterval(playing); // does nothing if it is null
+  playing = playing === null ? setInterval(next, FRAME_MS) : null;
   $("play").textContent = playing === null ? "▶ Play" : "❚❚ Pause";
 }
 
@@ -270,7 +280,9 @@ function listenToPatches() {
     cell.onpointerover = ({ pointerType }) => pointerType === "mouse" && choose(n);
     cell.onclick = ({ detail }) => (kept !== n && detail ? keep(n) : toggle(hidden, n));
     cell.onkeydown = (event) => {
-      if (event.key in STEPS) step(STEPS[event.key], n, event.preventDefault());
+      if (!(event.key in STEPS)) return;
+      event.preventDefault();
+      step(STEPS[event.key], n);
     };
   }
 }
@@ -279,8 +291,14 @@ function listen() {
   const on = (id, act) => $(id)?.addEventListener("click", act);
   on("class-token", () => keep(CLASS_TOKEN));
   on("play", play);
-  on("restore", () => update(hidden.clear()));
-  on("all-on", () => update(off.clear()));
+  on("restore", () => {
+    hidden.clear();
+    update();
+  });
+  on("all-on", () => {
+    off.clear();
+    update();
+  });
   on("positions", ({ target: { value } }) => {
     const orders = { "in place": null, shuffled: shuffled(), none: cells.map(() => -1) };
     if (value in orders) update((chosen.order = orders[value]));
