@@ -54,7 +54,7 @@ def main() -> None:
         print(f"\n{texts[-1]}", flush=True)
         (out / "bench.md").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
         (out / "bench.json").write_text(json.dumps({"about": about, "turns": results}, indent=1))
-    if asked.trace:
+    if asked.trace and results[size][contenders[0].name]:
         turn(contenders[0], overrides, asked.seconds, trace=asked.trace)
     print(f"\nwritten to {out}")
 
@@ -142,7 +142,7 @@ def table(size: int, contenders: list[Contender], found: Turns) -> str:
     rows.insert(1, ["---", *["---:"] * (len(rows[0]) - 1)])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     notes += [
-        f"{disturbed} of {measured} timings were disturbed by other programs",
+        f"{disturbed} of {measured} timings were disturbed by other programs (known only on Linux)",
         f"{unstable} of {measured} warm-ups ended before the speed was stable",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])

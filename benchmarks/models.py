@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from vit_train.data.sources import load_dataset
 from vit_train.engine.compile import GraphedStep, compiles
@@ -33,14 +33,14 @@ PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
 # What each package can be asked for besides a precision.
 PEER = ("allocator", "compiled", "cudagraphs", "no_cudnn")
 WORDS = {
-    "vit_train": ("scratch", "fused", "compiled", "eager"),
+    "vit_train": ("scratch", "compiled", "eager"),
     "timm": (*PEER, "written_out"),
     "torchvision": PEER,
     "vit-pytorch": PEER,
 }
 HELP = """\
 A contender is PACKAGE or PACKAGE:WORD:WORD. Packages: vit_train, timm, torchvision, vit-pytorch.
-Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, fused, eager; for
+Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, eager; for
 the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
 LOOP_STEPS = {"cpu": 8, "cuda": 20}  # at least so many
 
@@ -109,8 +109,8 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     device = pick_device(config.device)
     if device.type != "cpu":
         choose_algorithms(config.deterministic)
-    for kernels in {"scratch", "fused"}.intersection(contender.words):
-        model = replace(require_vit(config.model, contender.name), kernels=kernels)
+    if "scratch" in contender.words:
+        model = replace(require_vit(config.model, contender.name), kernels="scratch")
         config = replace(config, model=model)
     for word in {"compiled", "eager"}.intersection(contender.words):
         config = replace(config, compile=word == "compiled")
@@ -126,6 +126,9 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     setup.model.train()
     exit.enter_context(terminal.shown(trainer))
     images_, targets = (each.clone() for each in next(setup.train_loader.epoch(0)))
+    if len(images_) < config.train.batch_size:
+        raise ValueError(f"there are only {len(images_)} training images")
+    labels = torch.zeros(len(images_), device=device)  # those of mixed images are none
     step = GraphedStep(
         lambda schedule: trainer.take_step(schedule, images_, targets),
         device,
@@ -146,14 +149,9 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
             trainer.batch, trainer.stop_requested = 0, False
             trainer.train_epoch()
 
-    @torch.inference_mode()
-    def infer_part(part: Tensor) -> None:
-        with setup.precision.autocast():
-            setup.model(part)
-
     def infer() -> None:
         setup.model.eval()
-        list(trainer.workers.map(infer_part, images_))
+        list(trainer.workers.map(trainer.graphed_outputs, images_, labels))
 
     work = {"train": train, "loop": loop, "infer": infer}
     return Subject(device, setup.model, first_step, work, {"loop": epochs * per_epoch})
@@ -166,6 +164,8 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     device = pick_device(config.device)
     torch.backends.cuda.enable_cudnn_sdp("no_cudnn" not in contender.words)  # PyTorch's default
     vit = require_vit(config.model, contender.name)
+    if vit.patch_dropout:
+        raise ValueError("the other libraries see all patches: add model.patch_dropout=0")
     data = load_dataset(config.data)
     model = make_peer(contender, vit, data.image_shape[1], len(data.classes))
     model.to(device).train()
