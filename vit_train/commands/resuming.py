@@ -95,8 +95,7 @@ def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str
         taken: set[str] = set() if "model" in keys else {*differences(theirs, ours)}
         if not {"experiment", "config"} & {*keys}:  # a recipe sets these itself
             taken |= {"data.image_size", *FINE_TUNING, *ADAMW_TUNING}
-        changes = {name: attrgetter(name)(begun) for name in taken.difference(keys)}
-        config = with_settings(config, changes)
+        config = with_settings(config, {k: attrgetter(k)(begun) for k in taken.difference(keys)})
     return config
 
 

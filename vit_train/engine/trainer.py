@@ -152,7 +152,7 @@ class Trainer:
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
         self.logged_at = -math.inf
         self.stop_requested = self.evaluating = False
-        # The averages' clocks have run since their creation; `fit` leaves out the time until then.
+        # The averages' clocks already run; `fit` leaves out the time from here until it begins.
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:

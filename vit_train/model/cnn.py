@@ -70,9 +70,9 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """The ResNet for CIFAR (He et al. 2016), with `config.blocks` blocks per stage.
+    """A ResNet for CIFAR as in He et al. 2016, but with 1×1 convolutions in the shortcuts.
 
-    Each stage except the first halves the image.
+    Each stage has `config.blocks` blocks; each stage except the first halves the image.
     """
 
     def __init__(

@@ -279,7 +279,7 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(source: ViTConfig, target: ViTConfig) -> dict[str, Any]:
-    """Return the settings of `source` that `target` must copy to load its encoder's weights.
+    """Return the settings of `source` that `target` must copy to load the encoder of `source`.
 
     The keys are those of the command line, such as "model.depth".
     """

@@ -84,7 +84,7 @@ class Classify(Task):
         loss = self.loss_sum(logits, targets, images)
         sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
         if self.weighs:
-            # The sums of the weights of the loss and of the accuracy, in which classes have none.
+            # Sums of the weights in the loss and in the accuracy; only the loss has class weights.
             own = targets.sum() if self.images_have_weights else loss.new_full((), len(targets))
             sums += [split_weights(targets, self.class_weights)[0].sum().to(loss), own.to(loss)]
         return torch.stack(sums)

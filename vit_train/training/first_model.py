@@ -113,7 +113,7 @@ def first_model(
 ) -> tuple[nn.Module, str]:
     """Build the model; return it and a description of its weights ("" if they are random).
 
-    Without `pretrained` weights, they are random. Raise ValueError if the model has BatchNorm and
+    If `pretrained` is None, the weights are random. Raise ValueError if the model has BatchNorm and
     there are several processes.
     """
     model, origin = task.build_model(), ""

@@ -253,7 +253,7 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
 def augmented(
     config: TrainConfig,
     train_set: ImageSet,
-    source: DataFacts,
+    facts: DataFacts,
     normalize: Normalize,
     processes: Processes,
 ) -> TrainBatches:
@@ -263,7 +263,7 @@ def augmented(
     """
     batches = TrainBatches(
         train_set,
-        len(source.classes),
+        len(facts.classes),
         normalize,
         config.augment,
         config.train.batch_size,

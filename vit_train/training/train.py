@@ -150,12 +150,12 @@ def train_in_locked_folder(
         leave_processes()
 
 
-def with_named_runs(config: TrainConfig, same_splits: Path | None = None) -> TrainConfig:
+def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig:
     """In settings that name a run, replace a folder of runs by its newest finished run.
 
     If the folder stayed in the config, a resumed run could load a different model, because a newer
     run may have been added to the folder. If the run that data.split_as names no longer exists,
-    name the run in the folder `same_splits` instead.
+    name the run in the folder `own` instead, which has the same splits.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -164,7 +164,7 @@ def with_named_runs(config: TrainConfig, same_splits: Path | None = None) -> Tra
         "data.split_as": getattr(config.data, "split_as", None),
     }
     found = {key: run_at(Path(run)) for key, run in named.items() if run is not None}
-    other, own = found.get("data.split_as"), same_splits
+    other = found.get("data.split_as")
     if other and own and not (other / IMAGES).is_file() and (own / IMAGES).is_file():
         found["data.split_as"] = own
     return with_settings(config, {key: str(run) for key, run in found.items()})

@@ -89,7 +89,7 @@ class Magnitudes:
 def moderate(size: Size, bins: int) -> Magnitudes:
     """Return the magnitudes of RandAugment and AutoAugment.
 
-    The largest shift is 150/331 of the image's height or width, as in AutoAugment's paper.
+    The largest shift is 150/331 of the image's height or width, as in torchvision.
     """
     height, width = size
     shifts = (150 / 331 * height, 150 / 331 * width)
