@@ -43,8 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # does not fit into memory, abstaining, fine-tuning. PatchDropout and counting the arithmetic of
 # decoders and of dropped patches have needed 50, and sixty faults found by reading, 30.
 MOST = {
-    "statements in vit_train": 9_609,
-    "statements in tests": 10_894,
+    "statements in vit_train": 9_614,
+    "statements in tests": 10_895,
     "files": 122,
     "rooms": 14,
     "floors": 7,

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Figure  # for the rest of the package
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from vit_train.base.text import printable
 from vit_train.base.writing import replacing
@@ -131,9 +131,13 @@ def scatters(panels: Mapping[str, Sequence[tuple[float, float]]], title: str) ->
     for axes, (name, points) in zip(all_axes, panels.items(), strict=True):
         values = [value for value, _ in points]
         axes.plot(*zip(*points, strict=True), "o", color=PALETTE[0], markersize=4)
-        axes.set(
-            xlabel=wrapped(name), xscale="log" if max(values) > 10 * min(values) > 0 else "linear"
-        )
+        axes.set_xlabel(wrapped(name))
+        if max(values) > 10 * min(values) > 0:
+            axes.set_xscale("log")
+            ticks = (1, 2, 5) if max(values) < 100 * min(values) else (1,)
+            axes.xaxis.set_major_locator(LogLocator(subs=ticks))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())  # these labels would overlap
         make_plain(axes)
     all_axes[0].set_ylabel(title)
     return figure
