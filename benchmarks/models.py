@@ -128,7 +128,8 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     images_, targets = (each.clone() for each in next(setup.train_loader.epoch(0)))
     if len(images_) < config.train.batch_size:
         raise ValueError(f"there are only {len(images_)} training images")
-    labels = torch.zeros(len(images_), device=device)  # those of mixed images are none
+    # Mixed targets (B,K) are not labels (B,), which evaluation needs; tags are (B,K) in both.
+    labels = targets if config.task.name == "tags" else torch.zeros(len(images_), device=device)
     step = GraphedStep(
         lambda schedule: trainer.take_step(schedule, images_, targets),
         device,

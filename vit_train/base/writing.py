@@ -44,9 +44,8 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         versions = generations(path)[:keep]
-        for age in range(
-            len(versions), 0, -1
-        ):  # oldest first, so that only the one beyond keep is lost
+        # The oldest first, so that only the version beyond `keep` is lost.
+        for age in range(len(versions), 0, -1):
             versions[age - 1].replace(path.with_stem(f"{path.stem}-{age}"))
         partial.replace(path)
     except BaseException as error:

@@ -108,8 +108,8 @@ class Muon(Optimizer):
 
     `weights` maps each weight to the number of matrices that are stacked in its rows. The joint
     projection to queries, keys and values, for example, stacks three. The results equal those of
-    torch.optim.Muon, which always computes in bf16, with adjust_lr_fn="match_rms_adamw" on each
-    matrix, but a CUDA graph can replay the steps of this class.
+    torch.optim.Muon with adjust_lr_fn="match_rms_adamw" on each matrix, if computed in bf16 as
+    PyTorch's, but a CUDA graph can replay the steps of this class.
     """
 
     moments = frozenset({"momentum_buffer"})
