@@ -106,10 +106,11 @@ ADAMW_RMS = 0.2
 class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices (A,B).
 
-    `weights` maps each weight to the number of matrices that are stacked in its rows. The joint
-    projection to queries, keys and values, for example, stacks three. The results equal those of
-    torch.optim.Muon with adjust_lr_fn="match_rms_adamw" on each matrix, if computed in bf16 as
-    PyTorch's, but a CUDA graph can replay the steps of this class.
+    The weights of a convolution (A,…) are a matrix with one row for each filter. `weights` maps
+    each weight to the number of matrices that are stacked in its rows. The joint projection to
+    queries, keys and values, for example, stacks three. The results equal those of torch.optim.Muon
+    with adjust_lr_fn="match_rms_adamw" on each matrix, if computed in bf16 as PyTorch's, but a CUDA
+    graph can replay the steps of this class.
     """
 
     moments = frozenset({"momentum_buffer"})
@@ -158,7 +159,7 @@ class Muon(Optimizer):
         """
         stacks: dict[torch.Size, list[Tensor]] = {}
         for weight, step in zip(weights, steps, strict=True):
-            matrices = step.unflatten(0, (self.parts[weight], -1))  # (n,A,B)
+            matrices = step.flatten(1).unflatten(0, (self.parts[weight], -1))  # (n,A,B)
             wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
             stacks.setdefault(wide.shape[1:], []).append(wide)
         for shape, stack in stacks.items():
@@ -189,11 +190,11 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     """Return Muon for the matrices of the model's blocks, and AdamW for all other trained weights.
 
     If the blocks are frozen, return only AdamW. Raise ValueError for a model without linear layers
-    in blocks.
+    or convolutions in blocks.
     """
     blocks = block_matrices(model)
     if not blocks:
-        raise ValueError("optim=muon needs a model with blocks of linear layers: use optim=adamw")
+        raise ValueError("optim=muon needs a model with blocks of layers: use optim=adamw")
     matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
     if not matrices:
         return [make_adamw(model, config)]
@@ -202,7 +203,9 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
 
 
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Map the weight of each linear layer in the model's blocks to its number of stacked matrices.
+    """Map the weight of each layer in the model's blocks to its number of stacked matrices.
+
+    The layers are linear layers and convolutions.
 
     The number is the layer's attribute `stacked` or, without this attribute, 1.
     """
@@ -211,7 +214,7 @@ def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
         for blocks in model.modules()
         if isinstance(blocks, nn.ModuleList)
         for layer in blocks.modules()
-        if isinstance(layer, nn.Linear)
+        if isinstance(layer, nn.Linear | nn.Conv2d)
     }
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from vit_train.base.memory import require_memory
 from vit_train.base.setting import Size, in_pixels, registered
-from vit_train.model.cnn import SimpleCnn, SmallResNet
-from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
+from vit_train.model.cnn import FastCnn, SimpleCnn, SmallResNet
+from vit_train.model.config import CnnConfig, FastCnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.patches import grid_of
 from vit_train.model.pos_embed import PositionEmbedding
 from vit_train.model.vit import VisionTransformer
@@ -24,6 +24,7 @@ BUILDERS: dict[type, Callable[..., nn.Module]] = {
     ViTConfig: VisionTransformer,
     CnnConfig: SimpleCnn,
     ResNetConfig: SmallResNet,
+    FastCnnConfig: FastCnn,
 }
 
 
@@ -135,7 +136,7 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
         tokens = math.prod(grid_of((height, width), config.patch_size)) + config.num_prefix_tokens
         stem = 128 * pixels if config.stem == "conv" else 0  # two maps of 64 channels
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim) + stem
-    elif isinstance(config, CnnConfig | ResNetConfig):
+    elif isinstance(config, CnnConfig):
         wide = 3 * pixels * max(config.widths)
     # The image as uint8, normalized, and as another float32; logits, softmax and, for relative
     # positions, the products with all distances, which are twice as many as the tokens.

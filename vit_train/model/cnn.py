@@ -1,9 +1,11 @@
-"""Two convolutional networks for comparison with a small ViT: a plain CNN and a ResNet."""
+"""Convolutional networks for comparison with a small ViT: a plain, a residual and a fast one."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.base.setting import Size
-from vit_train.model.config import CnnConfig, ResNetConfig
+from vit_train.model.config import CnnConfig, FastCnnConfig, ResNetConfig
 from vit_train.model.layers import Head
 
 
@@ -66,7 +68,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.relu(self.shortcut(x) + self.residual(x))
+        return F.relu(self.shortcut(x) + self.residual(x))
 
 
 class SmallResNet(nn.Module):
@@ -91,3 +93,71 @@ class SmallResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+# Added to the variances of whitened pixels, so that directions with little variance stay small.
+WHITENING_EPS = 5e-4
+
+
+def filters(in_channels: int, out_channels: int) -> nn.Conv2d:
+    """Return a 3×3 convolution without bias, whose first outputs are initially its inputs."""
+    conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
+    nn.init.dirac_(conv.weight.data[:in_channels])
+    return conv
+
+
+def shifting_norm(channels: int) -> nn.BatchNorm2d:
+    """Return a BatchNorm that learns a shift but no scale, and tracks the last few batches."""
+    norm = nn.BatchNorm2d(channels, momentum=0.4)
+    norm.weight.requires_grad_(False)
+    return norm
+
+
+class FastCnn(nn.Module):
+    """A CNN that trains in few epochs, after Jordan 2024 (arXiv:2404.00498).
+
+    The first layer whitens patches of 2×2 pixels; only its biases are trained. Each width has a
+    block of two 3×3 convolutions; the first one is followed by 2×2 max pooling. The head sees each
+    channel's maximum. Unlike Jordan, do not scale the logits: set optim.head_lr_scale. Raises
+    ValueError if the image is too small for all poolings.
+    """
+
+    def __init__(
+        self, config: FastCnnConfig, image_size: Size, in_channels: int, num_classes: int
+    ) -> None:
+        super().__init__()
+        if (min(image_size) - 1) >> len(config.widths) < 1:
+            raise ValueError(
+                f"model.widths={config.widths} halve the image more often than its size allows "
+                "(once for each width): use fewer widths or a larger data.image_size"
+            )
+        before = 2 * in_channels * 2 * 2
+        self.whitening = nn.Conv2d(in_channels, before, 2)
+        self.whitening.weight.requires_grad_(False)
+        self.blocks = nn.ModuleList()
+        for width in config.widths:
+            first = filters(before, width), nn.MaxPool2d(2), shifting_norm(width), nn.GELU()
+            second = filters(width, width), shifting_norm(width), nn.GELU()
+            self.blocks.append(nn.Sequential(*first, *second))
+            before = width
+        self.head = Head(before, num_classes)
+
+    @torch.no_grad()
+    def whiten(self, images: Tensor) -> None:
+        """Make the first layer whiten the patches of normalized training images (N,C,H,W).
+
+        Its outputs are the principal components of a patch, scaled to variance 1, and their
+        negatives.
+        """
+        patches = F.unfold(images, 2).mT.flatten(0, 1)  # (P,4C)
+        variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+        components = (directions / (variances + WHITENING_EPS).sqrt()).T
+        weights = torch.cat((components, -components))
+        self.whitening.weight.copy_(weights.view_as(self.whitening.weight))
+
+    def forward(self, images: Tensor) -> Tensor:
+        # On a CPU, convolutions are 1.3 times as fast with the channels last.
+        x = F.gelu(self.whitening(images.contiguous(memory_format=torch.channels_last)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.amax(dim=(2, 3)))  # type: ignore[no-any-return]

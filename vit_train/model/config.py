@@ -271,10 +271,21 @@ class ResNetConfig(CnnConfig):
     blocks: int = setting(2, "Number of residual blocks in each stage.", at_least=1, at_most=200)
 
 
+@dataclass
+class FastCnnConfig(CnnConfig):
+    """Settings of a CNN that trains fast, with two convolutions for each width in `widths`."""
+
+    name: str = "fast_cnn"
+    widths: list[int] = setting(
+        lambda: [64, 256, 256], "Number of channels of each pair of convolutions.", at_least=1
+    )
+
+
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
     "vit": ViTConfig,
     "cnn": CnnConfig,
     "resnet": ResNetConfig,
+    "fast_cnn": FastCnnConfig,
 }
 
 

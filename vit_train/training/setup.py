@@ -41,6 +41,7 @@ from vit_train.model.build import (
     on_meta,
     require_few_patches,
 )
+from vit_train.model.cnn import FastCnn
 from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
@@ -58,6 +59,9 @@ from vit_train.training.first_model import (
     seen_by_earlier_models,
     unseen_test,
 )
+
+# Enough images for the covariance of small patches.
+WHITENED_IMAGES = 5000
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,8 @@ def set_up(
         task.teacher = checked_teacher(task.config, teacher, facts, normalize)
     task.best_by = best_metric(config, task, train_set, facts)
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
+    if isinstance(model, FastCnn):
+        model.whiten(normalize(train_set.images[:WHITENED_IMAGES].to(device)))
     image_loader = augmented(config, train_set, facts, normalize, processes)
     task.prepare(train_set.labels.to(device), train_set.weights is not None)
     # With precision=auto, the processes may measure different speeds.
