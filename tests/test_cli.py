@@ -106,7 +106,7 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
         assert shown.startswith("vit-train: train a Vision Transformer on small images.\n")
         assert "augment: light, none, strong\n" in shown and "hydra" not in shown.split("==")[2]
         assert "\n  embed_dim: 128\n" in shown and "\nseed: 7\n" in shown
-        for own in ("model: base, cnn, own, resnet, small, tiny", "\n  depth: 3\n"):
+        for own in ("model: base, cnn, fast_cnn, own, resnet, small, tiny", "\n  depth: 3\n"):
             assert (own in shown) == ("some" in flags)
     assert "\nvariants: 8\n" in run.says("== Groups", "vit-augment", "--help").out
     assert "== Groups" not in run.says("image_size: null", "vit-eval", "--help").out

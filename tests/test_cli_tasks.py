@@ -18,8 +18,11 @@ from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
+from vit_train.model.config import FastCnnConfig
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING
+from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.make import count_flops
 
 
 def train(run: Run, folder: str, *arguments: str) -> None:
@@ -219,3 +222,15 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     run.succeeds("vit-predict", "ckpt=student", "images=photo.png")
     weights = Checkpoint.load(Path("student/checkpoints/last.safetensors")).model
     assert weights.keys() == vit_train.load("student")[0].state_dict().keys()
+
+
+def test_the_arithmetic_of_a_taught_run_includes_the_teachers(run: Run) -> None:
+    teacher = ["model=fast_cnn", "model.widths=[4]", "optim=muon", "hydra.run.dir=teachers/first"]
+    run.succeeds("vit-train", *DATA, "train.epochs=1", *teacher)
+    fast = ["optim=muon", "precision=bf16", "model.patch_dropout=0.5", "train.epochs=1"]
+    run.succeeds("vit-train", *STUDENT, *fast, "hydra.run.dir=taught")
+    run.succeeds("vit-train", *STUDENT[:-2], *fast, "hydra.run.dir=alone")
+    taught, alone = (read_json(Path(each, "summary.json")) for each in ("taught", "alone"))
+    forward = count_flops(ClassifyConfig(), FastCnnConfig(widths=[4]), (3, 32, 32), 10).forward
+    more = taught["training_tflop"] - alone["training_tflop"]
+    assert more == pytest.approx(taught["images_seen"] * forward / 1e12)

@@ -31,7 +31,7 @@ from vit_train.engine.precision import Precision
 from vit_train.engine.stepping import Optimizers
 from vit_train.engine.trainer import Trainer
 from vit_train.model.build import on_meta
-from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
+from vit_train.model.config import CnnConfig, FastCnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.layers import Head
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Distill, Teacher
@@ -162,6 +162,7 @@ def waiting(set_lr: Callable[[Optimizers, Tensor], object]) -> None:
 
 
 RESNET = ResNetConfig(widths=[8, 16], blocks=1)
+FAST_CNN = FastCnnConfig(widths=[16])
 WEIGHTED = ClassifyConfig(class_weights=[0.5, 2] * 5)
 TRIVIAL, LEARNED = AugmentConfig(policy="trivialaugment"), AugmentConfig(policy="autoaugment")
 STEPS: dict[str, tuple[ModelConfig, TaskConfig, AugmentConfig, dict[str, Any]]] = {
@@ -173,6 +174,7 @@ STEPS: dict[str, tuple[ModelConfig, TaskConfig, AugmentConfig, dict[str, Any]]] 
     "autoregress": (VIT, AutoregressConfig(), TRIVIAL, {}),
     "cnn": (CnnConfig(), ClassifyConfig(), AugmentConfig(), {}),
     "resnet": (RESNET, ClassifyConfig(), STRONG, {"ema_decay": 0.9}),
+    "fast_cnn": (FAST_CNN, ClassifyConfig(), AugmentConfig(), {"optim": MuonConfig()}),
 }
 
 

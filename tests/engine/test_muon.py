@@ -56,6 +56,17 @@ def test_each_matrix_takes_the_steps_of_pytorchs_muon(
             torch.testing.assert_close(ours_now, theirs_now, rtol=1e-9, atol=1e-12)
 
 
+def test_a_convolution_takes_the_steps_of_the_matrix_of_its_filters() -> None:
+    torch.manual_seed(0)
+    matrix = nn.Parameter(torch.randn(6, 18))
+    convolution = nn.Parameter(matrix.detach().clone().view(6, 2, 3, 3))
+    matrix.grad = torch.randn(6, 18)
+    convolution.grad = matrix.grad.clone().view(6, 2, 3, 3)
+    for weight in (matrix, convolution):
+        Muon({weight: 1}, 0.03, 0.9, 0.1).step()
+    torch.testing.assert_close(convolution.flatten(1), matrix, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_steps_are_nearly_orthogonal(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -167,7 +167,7 @@ def test_every_kind_of_training_becomes_a_graph(
     assert run("vit-eval", f"ckpt={folder}").status == 0
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet"])
+@pytest.mark.parametrize("model", ["cnn", "resnet", "fast_cnn"])
 def test_convolutions_train(run: Run, model: str) -> None:
     settings = [each for each in SMALL if not each.startswith("model.")]
     outcome = run("vit-train", f"model={model}", *settings, *EAGER, "hydra.run.dir=run")

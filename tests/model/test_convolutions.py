@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from vit_train.model.build import build
-from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
+from vit_train.model.config import CnnConfig, FastCnnConfig, ResNetConfig, ViTConfig
 from vit_train.model.patches import ConvStem, PatchEmbed
 from vit_train.model.vit import VisionTransformer
 
@@ -53,7 +53,11 @@ def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
     torch.testing.assert_close(embed(images), expected, rtol=0, atol=1e-12)
 
 
-CONFIGS = {"cnn": CnnConfig(), "resnet": ResNetConfig()}
+CONFIGS = {
+    "cnn": CnnConfig(),
+    "resnet": ResNetConfig(),
+    "fast_cnn": FastCnnConfig(widths=[8, 16, 8]),
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -64,7 +68,7 @@ def test_images_of_any_size_and_number_of_classes(name: str, size: int) -> None:
 
 
 def test_the_image_is_halved_where_the_width_grows() -> None:
-    cnn, resnet = (build(config, (3, 32, 32), 10) for config in CONFIGS.values())
+    cnn, resnet = (build(CONFIGS[name], (3, 32, 32), 10) for name in ("cnn", "resnet"))
     images = torch.randn(1, 3, 32, 32)
     assert cnn.features(images).shape == (1, 128, 8, 8)
     assert resnet.stages(resnet.stem(images)).shape == (1, 64, 8, 8)
@@ -73,3 +77,35 @@ def test_the_image_is_halved_where_the_width_grows() -> None:
 def test_the_image_may_be_halved_down_to_one_pixel() -> None:
     model = build(CnnConfig(widths=[4, 8, 16, 32]), (3, 8, 8), 10)
     assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
+
+
+def test_the_fast_cnn_is_convolutions_of_whitened_patches() -> None:
+    torch.manual_seed(0)
+    model = build(FastCnnConfig(widths=[40]), (3, 9, 9), 10).double()
+    images = torch.randn(50, 3, 9, 9, dtype=torch.float64).cumsum(3)
+    model.whiten(images)
+    whitened = model.whitening(images) - model.whitening.bias.view(-1, 1, 1)
+    positive, negative = whitened.transpose(0, 1).flatten(1).chunk(2)
+    torch.testing.assert_close(positive, -negative)
+    covariance = positive @ positive.T / positive.shape[1]
+    torch.testing.assert_close(covariance, torch.eye(12).double(), rtol=0, atol=0.01)
+
+    # In training, BatchNorm uses the batch's mean and variance.
+    def normed(x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
+        return F.gelu((x - mean) / (variance + 1e-5).sqrt() + shift.view(-1, 1, 1))
+
+    first, _, shift1, _, second, shift2, _ = model.blocks[0]
+    x = F.gelu(model.whitening(images))  # 8 × 8
+    torch.testing.assert_close(first(x)[:, :24], x)  # at first, it passes its inputs on
+    torch.nn.init.normal_(shift1.bias)
+    torch.nn.init.normal_(shift2.bias)
+    x = normed(F.max_pool2d(first(x), 2), shift1.bias)
+    x = normed(second(x), shift2.bias)
+    torch.testing.assert_close(model(images), model.head(x.amax((2, 3))), rtol=1e-10, atol=1e-12)
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    assert trained == {
+        "whitening.bias",
+        *(f"blocks.0.{name}" for name in ("0.weight", "2.bias", "4.weight", "5.bias")),
+        *("head.weight", "head.bias"),
+    }

@@ -19,6 +19,7 @@ PARAMETERS = {
     "vit_base_patch16_224": 85_658_890,  # P 16, D 768, L 12, F 3072
     "cnn": 141_354,
     "resnet": 175_258,
+    "fast_cnn": 1_972_802,
 }
 
 

@@ -54,11 +54,13 @@ class Flops:
     """FLOPs for one image: of the forward pass, and of training (forward and backward pass).
 
     `dropping` counts training with PatchDropout; without PatchDropout, it equals `training`.
+    `teacher` counts the forward pass of a teacher, which is not part of the other counts.
     """
 
     forward: int
     training: int
     dropping: int
+    teacher: int = 0
 
 
 def count_flops(
@@ -66,8 +68,7 @@ def count_flops(
 ) -> Flops:
     """Return the FLOPs of the matrix products of a task's model for one image (C,H,W).
 
-    A multiply-add counts as 2 FLOPs. A teacher's products are not counted. Leave the state of the
-    global random generator unchanged.
+    A multiply-add counts as 2 FLOPs. Leave the state of the global random generator unchanged.
     """
     if isinstance(model, ViTConfig):  # only explicit products are counted on every machine
         model = replace(model, kernels="scratch", init="torch")

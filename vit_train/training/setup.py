@@ -42,7 +42,7 @@ from vit_train.model.build import (
     require_few_patches,
 )
 from vit_train.model.cnn import FastCnn
-from vit_train.model.config import ViTConfig
+from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
@@ -84,8 +84,9 @@ class Setup:
     task: Task
     model: nn.Module
     origin: str
-    # Facts about the teacher; empty without one.
+    # Facts about the teacher, and its model; empty without one.
     teacher: dict[str, str]
+    teacher_model: ModelConfig | None
 
     @cached_property
     def train_loader(self) -> TrainLoader:
@@ -115,15 +116,15 @@ class Setup:
     def flops(self) -> Flops | None:
         """Return the FLOPs of all matrix products for one image.
 
-        The count does not depend on the machine. Return None if there is a teacher, or if counting
-        would need too much memory.
+        The count does not depend on the machine. Return None if counting would need too much
+        memory.
         """
-        needed = attention_gradient_bytes(self.config.model, self.data.image_shape[1:])
-        if self.teacher or needed > memory_bytes() / 4:
+        shape, count = self.data.image_shape, len(self.data.classes)
+        models = [model for model in (self.config.model, self.teacher_model) if model]
+        if max(attention_gradient_bytes(each, shape[1:]) for each in models) > memory_bytes() / 4:
             return None
-        return count_flops(
-            self.config.task, self.config.model, self.data.image_shape, len(self.data.classes)
-        )
+        own, *teachers = (count_flops(self.config.task, each, shape, count) for each in models)
+        return replace(own, teacher=sum(each.forward for each in teachers))
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this many images.
@@ -135,10 +136,11 @@ class Setup:
         # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
         # It also drops no patches.
         if self.config.train.freeze:
-            return images * self.flops.forward / 1e12
+            return images * (self.flops.forward + self.flops.teacher) / 1e12
         epochs = getattr(self.config.model, "patch_dropout_epochs", None) or sys.maxsize
         dropped = min(images, epochs * len(self.train_loader) * self.train_loader.batch_size)
-        return (dropped * self.flops.dropping + (images - dropped) * self.flops.training) / 1e12
+        own = dropped * self.flops.dropping + (images - dropped) * self.flops.training
+        return (own + images * self.flops.teacher) / 1e12
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's unaugmented batches of a split, with the task's targets."""
@@ -230,6 +232,7 @@ def set_up(
         }
         if teacher
         else {},
+        teacher_model=teacher.meta.config.model if teacher else None,
     )
 
 
