@@ -87,7 +87,7 @@ class AdamWConfig(OptimConfig):
 
 @dataclass
 class MuonConfig(AdamWConfig):
-    """Muon (Jordan et al. 2024) for the matrices of the blocks, and AdamW for all other weights."""
+    """Muon (Jordan et al. 2024) for the blocks' matrices and convolutions, AdamW for the rest."""
 
     name: str = "muon"
     momentum: float = setting(

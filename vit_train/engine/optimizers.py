@@ -187,7 +187,7 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
-    """Return Muon for the matrices of the model's blocks, and AdamW for all other trained weights.
+    """Return Muon for the layers of the model's blocks, and AdamW for all other trained weights.
 
     If the blocks are frozen, return only AdamW. Raise ValueError for a model without linear layers
     or convolutions in blocks.
