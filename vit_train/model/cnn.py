@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vit_train.base.setting import Size
 from vit_train.model.config import CnnConfig, FastCnnConfig, ResNetConfig
-from vit_train.model.layers import Head
+from vit_train.model.layers import Head, channels_last
 
 
 def conv_norm(
@@ -45,7 +45,7 @@ class SimpleCnn(nn.Module):
         self.head = Head(before, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+        return self.head(self.features(channels_last(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 class ResidualBlock(nn.Module):
@@ -92,7 +92,8 @@ class SmallResNet(nn.Module):
         self.head = Head(before, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+        x = self.stages(self.stem(channels_last(images)))
+        return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 # Added to the variances of whitened pixels, so that directions with little variance stay small.
@@ -156,8 +157,7 @@ class FastCnn(nn.Module):
         self.whitening.weight.copy_(weights.view_as(self.whitening.weight))
 
     def forward(self, images: Tensor) -> Tensor:
-        # On a CPU, convolutions are 1.3 times as fast with the channels last.
-        x = F.gelu(self.whitening(images.contiguous(memory_format=torch.channels_last)))
+        x = F.gelu(self.whitening(channels_last(images)))
         for block in self.blocks:
             x = block(x)
         return self.head(x.amax(dim=(2, 3)))  # type: ignore[no-any-return]

