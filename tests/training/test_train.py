@@ -374,12 +374,22 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
     np.testing.assert_allclose(run.statistics.mean, mean, rtol=1e-6)
 
 
+def test_a_run_says_if_a_tenth_of_the_images_is_left_out_of_an_epoch(run: Run) -> None:
+    """As 33 of 97 images in batches of 64."""
+    once = ["vit-train", "data.train_images=108", *SMALL[1:], "train.epochs=1"]
+    words = "each epoch leaves out 33 of 97 training images"
+    said = run.says(words, *once, "train.batch_size=64").said
+    assert "train.batch_size=48 leaves out 1" in said
+    assert words not in run.succeeds(*once, "train.batch_size=48").said
+
+
 def test_epochs_are_planned_for_a_time_and_nothing_else_changes(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = counter()
     monkeypatch.setattr("time.perf_counter", lambda: 0.01 * next(ticks))
-    run.fails("is too short for one epoch", "vit-train", *SMALL, "train.minutes=1e-6")
+    error = run.fails("is too short for one epoch", "vit-train", *SMALL, "train.minutes=1e-6").err
+    assert "which takes about 0." in error and " s:" in error
     sweep = ["vit-train", "-m", "seed=0", *SMALL, "train.minutes=0.02", "hydra.sweep.dir=planned"]
     run.says("time for ", *sweep)
     run.says("planned/0 is finished", *sweep)

@@ -183,7 +183,12 @@ class LoopConfig(Settings):
 
     group: ClassVar[str] = "train"
 
-    epochs: int = setting(30, "Passes over the training images.", at_least=1)
+    epochs: int = setting(
+        30,
+        "Passes over the training images. Each pass leaves out the images of an incomplete last "
+        "batch, other ones each time: with 97 images and batches of 64, 33 images.",
+        at_least=1,
+    )
     minutes: float | None = setting(
         None,
         "Choose train.epochs so that training, validation and the final test fit into this many "

@@ -66,7 +66,8 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
     if epochs < 1:
         raise ValueError(
             f"train.minutes={minutes:g} is too short for one epoch, which takes about "
-            f"{epoch_seconds / 60:.1f} minutes: set a longer time or a smaller data.train_subset"
+            + (f"{epoch_seconds / 60:.1f} min" if epoch_seconds > 6 else f"{epoch_seconds:.1g} s")
+            + ": set a longer time or a smaller data.train_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
     loop = replace(setup.config.train, epochs=epochs)

@@ -287,6 +287,14 @@ def augmented(
             f"train.batch_size={batches.batch_size} is smaller than the number of processes "
             f"({processes.count})"
         )
+    count, size = len(train_set), batches.batch_size
+    if count % size > count / 10:
+        other = min(range(size, size // 2, -1), key=lambda each: count % each)
+        logger.warning(
+            f"each epoch leaves out {count % size:,} of {counted(count, 'training image')}, other "
+            f"ones each time, because they do not fill a batch of {size}: "
+            f"train.batch_size={other} leaves out {count % other:,}"
+        )
     return batches
 
 
