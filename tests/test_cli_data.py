@@ -94,7 +94,7 @@ def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
 WARNINGS = (
     "2 images with almost no contrast, such as scans/a/dark.png",
     "2 images cropped by more than a fifth of the area, such as scans/a/wide.png",
-    f"2 files skipped (not {NAMED_FORMATS}: convert HEIC photos first), such as scans/a/scan.ico",
+    f"2 files skipped (2 .ico; not {NAMED_FORMATS}), such as scans/a/scan.ico",
 )
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Run, csv_rows
+from conftest import Run, csv_rows, write_images
 from PIL import ExifTags, Image, ImageEnhance
 
+from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.training import data_report
 from vit_train.training.data_report import ALIKE, SIDE, find_copies
+
+SUFFIXES = ("jpe", "jfif", "avif", "jp2", "ppm", "pgm")
 
 
 def picture(seed: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
@@ -126,3 +129,26 @@ def test_a_common_frame_makes_no_copies_and_copies_alone_are_found() -> None:
     assert find_copies([images], [0] * 19) == []
     assert [pair[:2] for pair in find_copies([images[[0, 0, 0]]], "aab")] == [(0, 1), (1, 2)]
     assert find_copies([torch.full((5, 3, 20, 20), 90, dtype=torch.uint8)], [0] * 5) == []
+
+
+def test_skipped_files_are_counted_by_extension_once_and_listed(run: Run) -> None:
+    names = [f"{number}.{suffix}" for number, suffix in enumerate(SUFFIXES)]
+    write_images("root", [f"{split}/{name}" for split in ("train/a", "test/a") for name in names])
+    heic = b"\0\0\0\x18ftypheic" + bytes(64)
+    for name, content in {
+        **{"train/a/x.heic": heic, "test/a/y.HEIC": heic, "test/a/z.jpg": heic},
+        **{"train/a/Thumbs.db": b"x", "test/a/Thumbs.db": b"x", "test/a/readme": b""},
+    }.items():
+        Path("root", name).write_bytes(content)
+    Path("root/train/a/0.jpe").rename("root/train/a/0.jpg_large")
+    said = run.says("all 5 6", "vit-data", "data=folder", "data.root=root", "data.val=none").said
+    for words in (
+        f"3 files skipped (2 .db, 1 without extension; not {NAMED_FORMATS}), such as",
+        "2 files skipped (2 .heic; HEIC photos: convert them to JPEG), such as",
+        "1 file skipped (1 .jpg_large; in fact JPEG: rename them), root/train/a/0.jpg_large",
+    ):
+        assert said.count(words) == 1, said
+    listed = {row["image"]: row["detail"] for row in csv_rows("data_report.csv")}
+    assert listed["test/a/y.HEIC"] == "HEIC photos: convert them to JPEG"
+    assert listed["test/a/z.jpg"] == "a HEIC photo: convert it to JPEG"
+    assert {"train/a/Thumbs.db", "test/a/readme", "train/a/0.jpg_large"} < listed.keys()

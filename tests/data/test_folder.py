@@ -27,7 +27,7 @@ from vit_train.data.decode import (
     fitted,
     read_image,
 )
-from vit_train.data.image_files import NAMED_FORMATS, WRONG_FORMAT
+from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.data.train_batches import TrainBatches
@@ -185,7 +185,7 @@ BAD_TREES = {
         ["train/1.png", "train/2.png", "test/1.png"], {}, "no class folders"
     ),
     "images to train on elsewhere": (
-        ["training/a/1.png", "training/b/1.png", "test/a/1.png"], {}, "no class folders"
+        ["learning/a/1.png", "learning/b/1.png", "test/a/1.png"], {}, "no class folders"
     ),
     "one image": (
         ["a/1.png"], {}, "=0.1 of 1 image leaves no image for training: add"
@@ -232,8 +232,8 @@ def test_what_is_not_read_is_named(
     assert len(data.test) == 4 and data.val is None  # valid/ is for testing without test/
     for words in (
         f"next to train/:\n  - {root}/evaluation",
-        f"1 file skipped (not in a class folder), {root}/train/loose.png",
-        f"1 file {WRONG_FORMAT}, {root}/train/notes.txt",
+        f"1 file skipped (1 .png; not in a class folder), {root}/train/loose.png",
+        f"1 file skipped (1 .txt; not {NAMED_FORMATS}), {root}/train/notes.txt",
         f"ignored links to folders:\n  - {root}/train/cat/more",
         f"skipped the unreadable folder {locked}: Permission denied",
     ):

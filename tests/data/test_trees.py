@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import write_images
+from conftest import Run, write_images
 
 from vit_train.data.config import DataConfig, FolderConfig, TableConfig
 from vit_train.data.dataset import Dataset, ImageSet
@@ -50,18 +50,37 @@ def test_a_table_gives_the_images_of_the_folders_that_it_describes(separator: st
 
 WRONG = {
     "path,split\ncat/0.png,train\n": "has no column label: the first line must name",
-    "path,label,split\ncat/0.png,cat,training\n": "line 2: each row needs a path, a label and",
-    "path,label\ncat/0.png,cat\n,dog\n": "line 3: each row",
+    "path,label,split\ncat/0.png,cat,learning\n": "line 2: the column of the split holds learning",
+    "path,label\ncat/0.png,cat\n,dog\n": "line 3: each row needs a path and",
     "path,label\ncat/0.png\n": "line 2: each row",
     "path,label,split\ncat/0.png,cat,test\n": "lists no training images",
     "path,label\n": "lists no images",
     "path,label\ncat/0.png,cat\nno.png,dog\n": "no.png: there is no such file",
-    "path,label\ncat/0.png,\ud800": "cannot be read as a CSV file",
+    "path,label\ncat/0.png,\ud800": "is not in UTF-8: save it again as",
     "path,label,split\ncat/0.png,cat,\ndog/0.png,dog,val\n": "classes that are not .*: dog",
     **{
         f'path,label,weight\na.png,a,\nb.png,b,"{weight}"\n': f"line 3: weight {weight} "
         "must be a number from 0 to 1,000,000, such as 0.3"
         for weight in ("-1", "nan", "inf", "1e7", "x", "0,5")
+    },
+    "path,label,split\ncat/0.png,cat,\ndog/0.png,Cat,val\n": "the same .*- 'cat' and 'Cat'",
+    "path,label,fold\ncat/0.png,cat,0\ndog/0.png,dog,4\n": "the column of the split holds 0, 4:",
+    "path,label,usage\ncat/0.png,cat,Training\n": r"split in the column usage \(Training\)",
+    "path,tags\ncat/0.png,a,b\n": "line 2: there are more cells than columns",
+    "cat/0.png,cat\n": "no column path: .* This first line is cat/0.png, cat",
+    "cat/0.png 0\n": "no column path: .* This first line is cat/0.png 0",
+    "filename,cat,dog\ncat/0.png,1,0\n": "no column label: .* first line is filename, cat, dog",
+    '{"file_name": "0.png", "label": 1}\n': "no column path: .* JSON",
+    "image,label\n0,cat\n": "0: there is no such file\n.* end in an extension",
+    "": "no column path: .* This first line is empty",
+    **{
+        f"path,tags\ncat/0.png,{cells[0]}\ncat/1.png,{cells[1]}\ndog/0.png,{cells[2]}\n"
+        f"dog/1.png,{cells[3]}\n": f"4 different tags, .* but 3 .*: set data.tag_separator={name}"
+        for name, cells in {
+            "space": ("haze primary", "haze", "primary", "haze road"),
+            "comma": ('"haze, primary"', "haze", "primary", '"haze,road"'),
+            "semicolon": ("haze; primary", "haze", "primary", "haze;road"),
+        }.items()
     },
     "path,label,split,group\ncat/0.png,a,,g\ncat/1.png,a,test,g\n": "group g are in both train and",
 }
@@ -72,11 +91,76 @@ WRONG = {
 def test_a_table_that_cannot_be_right_is_refused(text: str) -> None:
     config = table("")
     Path(config.file).write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(ValueError, match=WRONG[text]):
+    with pytest.raises(ValueError, match=f"(?s){WRONG[text]}"):
         load_dataset(config)
     for file, words in (("", "data.file=FILE must name"), ("none.csv", "cannot be read as a CSV")):
         with pytest.raises(ValueError, match=words):
             load_dataset(TableConfig(file=file))
+
+
+LAYOUTS = [
+    ("train/a train/b TEST/a TEST/b", "class train test a 4 4 b 4 4 all 8 8"),
+    ("Training/a Training/b Testing/a Testing/b", "class train test a 4 4 b 4 4 all 8 8"),
+    ("training_set/a training_set/b test_set/a", "class train test a 4 4 b 4 0 all 8 4"),
+    ("seg_train/a seg_train/b seg_test/b", "class train test a 4 0 b 4 4 all 8 4"),
+    ("train/a train/b train_masks/a", "ignored folders next to train/: - root/train_masks"),
+    ("bus_stop train_stop/1 train_stop/2", "bus_stop 3 1 train_stop 8 0 all 11 1"),
+    ("bus/1 bus/2 train/1 train/2", "root/bus If every folder in data.root= is a class, set data."),
+    ("bus train/1 train/2 layout=classes", "bus 3 1 train 8 0 all 11 1"),
+    ("bus train test", "If every folder in data.root= is a class, set data.layout=classes"),
+    ("bus train test layout=classes", "bus 3 1 test 4 0 train 4 0 all 11 1"),
+    (
+        "part1/a part1/b part2/a part2/b",
+        "part1, part2 of root hold no images, but",
+    ),
+    ("a/images b/images", "class train test a 3 1 b 4 0 all 7 1"),
+    ("val/a validation/a train/a", "root/val and root/validation could hold the same split"),
+    (
+        "data/train/a data/train/b data/test/a docs",
+        "holds splits: set data.root=root/data",
+    ),
+    ("data/a data/b", "if the folders in root/data are the classes, set data.root=root/data"),
+    ("Cat cat dog", "almost the same names; if they mean one class, use one: - 'Cat' and 'cat'"),
+    ("caf\u00e9 cafe\u0301 tea", "class train test café 7 1 tea 4 0 all 11 1"),
+]
+
+
+@pytest.mark.parametrize(("folders", "words"), LAYOUTS)
+def test_splits_are_told_from_classes_or_the_user_is_asked(
+    run: Run, folders: str, words: str
+) -> None:
+    settings = [f"data.{word}" for word in folders.split() if "=" in word]
+    places = [word for word in folders.split() if "=" not in word]
+    write_images("root", [f"{place}/{number}.png" for place in places for number in range(4)])
+    outcome = run("vit-data", "data=folder", "data.root=root", "data.val=none", *settings)
+    assert words in outcome.said, outcome.said
+
+
+def test_columns_have_their_usual_names_and_others_are_named_once(run: Run) -> None:
+    write_images("photos", PHOTOS)
+    for header, test in (
+        ("set;file;Label;path", "Test"),
+        ("Is Valid;NOTE;Class;file_name", "True"),
+    ):
+        lines = [f"{test if '5' in name else ''};x.png;{name[:3]};{name}" for name in PHOTOS]
+        Path("photos/labels.csv").write_text(rows(header, lines), encoding="utf-8")
+        data = ["vit-data", "data=table", "data.file=photos/labels.csv", "data.val=none"]
+        said = run.says("class train test cat 5 1 dog 5 1 all 10 2", *data).said
+        assert said.count(f"not used: {header.split(';')[1]}") == 1
+    Path("photos/labels.csv").write_text("path,label\n" + PHOTOS[0] + ",Käfer\n", "utf-16")
+    run.fails("is not in UTF-8: save it again as “CSV UTF-8”", *data)
+
+
+@pytest.mark.usefixtures("run")
+def test_tags_are_separated_as_the_user_says() -> None:
+    lists = ("['a', 'b']", "['a']", "[]", "['b', 'c']")
+    lines = [f'{name},"{lists[number % 4]}"' for number, name in enumerate(PHOTOS)]
+    assert load_dataset(table(rows("path,tags", lines), tag_separator="comma")).classes == tuple(
+        "abc"
+    )
+    cars = ("red car", "blue car", "red bus", "blue bus", "green car", "green bus")
+    lines = [f"{name},{cars[number % 6]}" for number, name in enumerate(PHOTOS)]
+    assert len(load_dataset(table(rows("path,tags", lines), tag_separator="bar")).classes) == 6
 
 
 @pytest.mark.usefixtures("run")

@@ -15,6 +15,9 @@ MAX_PIXELS_TEXT = (
 )
 # A run's table of its images, in the run's folder.
 IMAGES = "images.csv"
+# How folders are read, and the separators of tags by name.
+LAYOUTS = ("auto", "classes")
+TAG_SEPARATORS = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
 # How to fit images to the shape of data.image_size.
 FIT = ("stretch", "crop", "pad")
 # How to handle files that cannot be decoded.
@@ -191,6 +194,12 @@ class FolderConfig(DataConfig):
 
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
+    layout: str = setting(
+        "auto",
+        "What the folders in data.root are. auto: splits if they are called train, val or test or "
+        "similarly, otherwise classes; classes: all are classes (no effect with data=table).",
+        choices=LAYOUTS,
+    )
     image_size: Any = size_setting(
         64,
         "Size in pixels to which images are scaled, one number for square images or "
@@ -253,7 +262,8 @@ class FolderConfig(DataConfig):
 class TableConfig(FolderConfig):
     """Images in a CSV file with the columns path and label, optionally split, group and weight.
 
-    A column tags instead of label holds any number of tags, separated by "|"; see task=tags.
+    Some other usual names of these columns are accepted, too. A column tags instead of label holds
+    any number of tags, separated by "|"; see task=tags.
     """
 
     name: str = "table"
@@ -263,6 +273,12 @@ class TableConfig(FolderConfig):
         "of each image in the training loss.",
     )
     root: str = setting("", "The folder to which the paths are relative; empty: the file's folder.")
+    tag_separator: str | None = setting(
+        None,
+        "What separates the tags in a cell: bar (|), comma, semicolon or space. null: bar, but "
+        "refuse a table without any whose tags seem to be separated otherwise.",
+        choices=tuple(TAG_SEPARATORS),
+    )
     group_by: str | None = setting(
         "group",
         "The column, if there is one, that names an image's patient or object: images of one group "

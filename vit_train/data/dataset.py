@@ -212,6 +212,8 @@ class Dataset:
     settings: dict[str, Any] = field(default_factory=dict)
     # The names of files that were left out because they cannot be decoded, each with the reason.
     broken: dict[str, str] = field(default_factory=dict)
+    # The names of files that are not read as images, each with the reason.
+    skipped: dict[str, str] = field(default_factory=dict)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -27,10 +27,10 @@ from vit_train.base.setting import Size
 from vit_train.base.writing import exclusive, replacing
 from vit_train.data.config import FIT, MAX_PIXELS
 from vit_train.data.dataset import ImagesOnDisk
-from vit_train.data.image_files import FORMATS, NAMED_FORMATS, warn_of
+from vit_train.data.image_files import FORMATS, NAMED_FORMATS, kind_of, warn_of
 
 # Suffixes of the formats that can have more than 8 bits per pixel.
-DEEP_SUFFIXES = (".png", ".tif", ".tiff")
+DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".jp2", ".pgm", ".ppm")
 # Limit on a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # Decoders read each part of a file into memory whole.
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
@@ -43,13 +43,15 @@ class BrokenImage(Exception):
 
 
 @contextlib.contextmanager
-def decoding() -> Iterator[None]:
-    """Turn decoding errors in the block, except MemoryError, into BrokenImage."""
+def decoding(path: Path | None = None) -> Iterator[None]:
+    """Turn errors of decoding the file `path`, except MemoryError, into BrokenImage."""
     try:
         yield
     except MemoryError:  # not the file's fault
         raise
     except UnidentifiedImageError:
+        if path and kind_of(path) == "HEIC":
+            raise BrokenImage("a HEIC photo: convert it to JPEG") from None
         raise BrokenImage(f"not a {NAMED_FORMATS} image that Pillow can read") from None
     except Exception as error:
         raise BrokenImage(str(error) or type(error).__name__) from error
@@ -88,7 +90,7 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
     Raise BrokenImage if this file cannot be opened, if the block cannot decode it, or if the image
     has more than `max_pixels` pixels.
     """
-    with decoding():
+    with decoding(path):
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:

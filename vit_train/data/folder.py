@@ -1,6 +1,7 @@
 """The sources `folder` and `table`: image files in one folder per class, or listed in a table."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.memory import require_images_fit
 from vit_train.base.setting import sides
-from vit_train.data.config import FolderConfig
+from vit_train.base.text import plain_cell, printable
+from vit_train.data.config import IMAGES, FolderConfig, TableConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.decode import (
     THREADS,
@@ -22,9 +24,10 @@ from vit_train.data.decode import (
     decode,
     decode_cached,
 )
-from vit_train.data.image_files import WRONG_FORMAT, bulleted, by_suffix, warn_of
+from vit_train.data.image_files import bulleted, by_suffix, skipped, warn_of_skipped
 from vit_train.data.splits import hold_out
-from vit_train.data.trees import Tree, class_names, find_trees, name_of, require_known
+from vit_train.data.tables import table_rows, table_trees
+from vit_train.data.trees import Tree, class_names, folder_trees, name_of, require_known
 
 
 def load_folder(config: FolderConfig) -> Dataset:
@@ -42,6 +45,8 @@ def load_folder(config: FolderConfig) -> Dataset:
             f"{config.title} lists no training images: set the column split to train for some rows"
         )
     classes = class_names(trees)
+    require_files(trees.values(), config)
+    others = skipped_files(trees.values(), config)
     level = config.white_level or common_white_level(
         [file.path for file in trees["train"].files], config.max_pixels
     )
@@ -53,7 +58,9 @@ def load_folder(config: FolderConfig) -> Dataset:
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
         train, test = hold_out(train, "test_fraction", config)
-    return Dataset(train, test, tuple(classes), val=val, settings=found, broken=broken)
+    return Dataset(
+        train, test, tuple(classes), val=val, settings=found, broken=broken, skipped=others
+    )
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -> ImageSet | None:
@@ -76,7 +83,112 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
     if classes is None:
         classes = class_names({"train": tree})
     require_known(tree, classes, "the model")
+    require_files([tree], config)
+    skipped_files([tree], config)
     return image_set(tree, classes, config, {})
+
+
+def find_trees(config: FolderConfig) -> dict[str, Tree]:
+    """Return the trees of the training, test and validation images.
+
+    Raise ValueError if there are none, or if images of one group are in two splits.
+    """
+    trees = table_trees(config) if isinstance(config, TableConfig) else folder_trees(config)
+    if "test" not in trees and "val" in trees:
+        trees["test"] = trees.pop("val")
+    if config.split_as is not None:
+        trees = divided_as_before(trees, config)
+    part_of: dict[str, str] = {}
+    for part, tree in trees.items():
+        for group in {file.group for file in tree.files} - {None}:
+            if part_of.setdefault(str(group), part) != part:
+                raise ValueError(
+                    f"the images of group {group} are in both {part_of[str(group)]} and {part}: a "
+                    "group (data.group_by) must be in one split"
+                )
+    return trees
+
+
+def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
+    """Put the files of a tree into the splits of an earlier run; divide the new files separately.
+
+    New files of a group that the run has join this group. A single new file or group goes to
+    training. Raise ValueError if the files are already divided into splits.
+    """
+    tree, *others = trees.values()
+    if others:
+        raise ValueError(
+            "data.split_as= is for images that are not yet divided into splits, but these are: "
+            "set data.split_as=null"
+        )
+    listed = Path(str(config.split_as), IMAGES)
+    if not listed.is_file():
+        raise ValueError(
+            f"data.split_as={config.split_as} must be the folder of a run on such images: there is "
+            f"no {listed}"
+        )
+    before = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(listed)))}
+    classes = np.unique([file.label for file in tree.files], return_inverse=True)[1]
+    # The numbers of the files take the place of images.
+    files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
+    unit_of = files.units()[1].tolist()  # each file's group or, without groups, the file itself
+    part_of: dict[int, str] = {}  # by unit
+    for unit, file in zip(unit_of, tree.files, strict=True):
+        # The name as images.csv has it.
+        part = before.get(str(plain_cell(printable(name_of(file.path, config)))))
+        if part and part_of.setdefault(unit, part) != part:
+            raise ValueError(
+                f"{listed} has images of group {file.group} in two splits: set data.split_as=null"
+            )
+    if not part_of:
+        raise ValueError(f"{listed} lists none of these images: set data.split_as=null")
+    new = [number for number, unit in enumerate(unit_of) if unit not in part_of]
+    rest = files.subset(torch.tensor(new, dtype=torch.int64))
+    for part, fraction in {"test": "test_fraction", "val": "val_fraction"}.items():
+        count = round(len(rest) * getattr(config, fraction)) if len(rest.units()[0]) > 1 else 0
+        if count and (part == "test" or config.val == "split"):
+            rest, apart = hold_out(rest, fraction, config)
+            part_of |= {unit_of[number]: part for number in apart.images.tolist()}
+    return {
+        part: replace(
+            tree,
+            other_files=tree.other_files if part == "train" else [],
+            files=[
+                file
+                for file, unit in zip(tree.files, unit_of, strict=True)
+                if part_of.get(unit, "train") == part
+            ],
+        )
+        for part in dict.fromkeys(("train", *part_of.values()))
+    }
+
+
+def require_files(trees: Iterable[Tree], config: FolderConfig) -> None:
+    """Raise ValueError if files of a table do not exist; with on_error=skip, if none exists.
+
+    Decoding a million missing files would take minutes.
+    """
+    if not isinstance(config, TableConfig):
+        return
+    paths = [file.path for tree in trees for file in tree.files]
+    missing = [path for path in paths if not os.path.exists(path)]
+    if missing and (config.on_error == "stop" or len(missing) == len(paths)):
+        reasons = bulleted([f"{path}: there is no such file" for path in missing])
+        raise ValueError(
+            f"{len(missing):,} of {len(paths):,} image files are missing:{reasons}\nCorrect the "
+            "paths, which are relative to data.root and end in an extension"
+            + (", or set data.on_error=skip" if len(missing) < len(paths) else "")
+        )
+
+
+def skipped_files(trees: Iterable[Tree], config: FolderConfig) -> dict[str, str]:
+    """Return the names of the files that are in no class, each with the reason; warn of them."""
+    loose, others = by_suffix([path for tree in trees for path in tree.other_files])
+    reasons = dict.fromkeys(loose, "not in a class folder") | {
+        each: skipped(each) for each in others
+    }
+    warn_of_skipped(reasons)
+    return {name_of(path, config): reason for path, reason in reasons.items()}
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
@@ -117,9 +229,6 @@ def image_set(
 
     Add the names of the files that cannot be decoded to `left_out`, each with the reason.
     """
-    loose, others = by_suffix(tree.other_files)
-    warn_of(loose, "file", "skipped (not in a class folder)")
-    warn_of(others, "file", WRONG_FORMAT)
     if not tree.files:
         raise ValueError(
             f"{tree.root} has no images: put them into {tree.root / 'CLASS'}/, one folder per class"
@@ -141,7 +250,6 @@ def image_set(
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
                 f"{report}\nRepair or remove these files"
-                + (" (paths in a table are relative to data.root)" if tree.root.is_file() else "")
                 + (", or set data.on_error=skip" if len(broken) < len(paths) else "")
             )
         logger.warning(report)

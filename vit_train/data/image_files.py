@@ -2,18 +2,29 @@
 
 import glob
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF or GIF"
-WRONG_FORMAT = f"skipped (not {NAMED_FORMATS}: convert HEIC photos first)"
+# The formats that are read, as Pillow names them, and their suffixes.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
+    *(".avif", ".jp2", ".ppm", ".pgm"),
+)
+NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF, JPEG 2000, PPM or PGM"
+# The first bytes of formats, by which a file with another suffix is recognized.
+SIGNATURES = re.compile(
+    rb"(?P<JPEG>\xff\xd8\xff)|(?P<PNG>\x89PNG)|(?P<GIF>GIF8)|(?P<WebP>RIFF.{4}WEBP)"
+    rb"|.{4}ftyp(?:(?P<AVIF>avi[fs])|(?P<HEIC>he[iv].|mif1|msf1))",
+    re.DOTALL,
+)
 NAMED_AT_MOST = 10
 
 
@@ -43,7 +54,7 @@ def files_at(name: str, key: str = "images") -> Sequence[Path]:
     path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
-        warn_of(others, "file", WRONG_FORMAT)
+        warn_of_skipped({each: skipped(each) for each in others})
     elif path.exists():
         found = [path]
     else:
@@ -65,7 +76,12 @@ def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def visible(folder: Path) -> list[Path]:
     """Return a folder's sorted entries, except hidden ones; return [] if it does not exist."""
-    return sorted(child for child in folder.glob("*") if not child.name.startswith("."))
+    return sorted(child for child in folder.glob("*") if is_visible(child.name))
+
+
+def is_visible(name: str) -> bool:
+    """Return False for hidden files, and for the folder that macOS adds to archives."""
+    return not name.startswith((".", "__MACOSX"))
 
 
 def walk(folder: Path) -> list[Path]:
@@ -100,3 +116,29 @@ def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
     if paths:
         first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
         logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
+
+
+def kind_of(path: Path) -> str | None:
+    """Return the format that a file's first bytes show, or None if they show none of SIGNATURES."""
+    if not path.is_file() or not os.access(path, os.R_OK):  # opening a pipe could block
+        return None
+    with path.open("rb") as file:
+        found = SIGNATURES.match(file.read(12))
+    return found and found.lastgroup
+
+
+def skipped(path: Path) -> str:
+    """Return the reason for which a file without the suffix of an image is skipped."""
+    kind = kind_of(path)
+    if kind == "HEIC":
+        return "HEIC photos: convert them to JPEG"
+    return f"in fact {kind}: rename them" if kind else f"not {NAMED_FORMATS}"
+
+
+def warn_of_skipped(reasons: Mapping[Path, str]) -> None:
+    """Log a warning for each reason for which files are skipped, with their number by suffix."""
+    for reason in dict.fromkeys(reasons.values()):
+        paths = [path for path, each in reasons.items() if each == reason]
+        counts = Counter(printable(path.suffix.lower()) or "without extension" for path in paths)
+        named = [f"{count:,} {suffix}" for suffix, count in counts.most_common(NAMED_AT_MOST)]
+        warn_of(paths, "file", f"skipped ({', '.join(named)}; {reason})")

@@ -1,5 +1,6 @@
 """Training, validation and test images: splits, folds and subsets, stratified by class."""
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,23 @@ from torch import Tensor
 from vit_train.base.text import counted
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
+
+# The usual names of splits in folders and tables, and the splits for which they stand.
+SPLITS = {
+    **{"train": "train", "training": "train", "test": "test", "testing": "test"},
+    **{"val": "val", "valid": "val", "validation": "val"},
+}
+SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})[ _-]?(?:set|data|images)?(?![a-z])")
+
+
+def split_of(name: str, within: bool = False) -> str | None:
+    """Return the split with this usual name, such as Training or test_set; None for other names.
+
+    With `within`, the usual name may be a part of the name, as in seg_test.
+    """
+    name = name.strip().lower()
+    found = SPLIT.search(name) if within else SPLIT.fullmatch(name)
+    return SPLITS[found[1]] if found else None
 
 
 @dataclass(frozen=True)

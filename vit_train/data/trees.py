@@ -1,37 +1,30 @@
-"""Which image files belong to which split and class: from folders, or from a table.
+"""The image files of a split and their classes, from folders; nothing is decoded here."""
 
-Nothing is decoded here.
-"""
-
-import csv
-import math
+import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from vit_train.base.log import logger
-from vit_train.base.reading import open_regular
-from vit_train.base.text import plain_cell, printable
-from vit_train.data.config import IMAGES, FolderConfig, TableConfig
-from vit_train.data.dataset import ImageSet
+from vit_train.base.text import listed, printable
+from vit_train.data.config import FolderConfig
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
     NAMED_FORMATS,
     bulleted,
     by_suffix,
+    is_visible,
     visible,
     walk,
 )
-from vit_train.data.splits import hold_out
-
-# The split names of folders; if several folders give the same split, the last one counts.
-PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
+from vit_train.data.splits import SPLITS, split_of
 
 
 class ImageFile(NamedTuple):
@@ -73,189 +66,104 @@ class Tree:
         return None if None in groups else np.array(groups, dtype=object)
 
 
-def find_trees(config: FolderConfig) -> dict[str, Tree]:
-    """Return the trees of the training, test and validation images.
-
-    Raise ValueError if there are none, or if images of one group are in two splits.
-    """
-    trees = table_trees(config) if isinstance(config, TableConfig) else folder_trees(config)
-    if "test" not in trees and "val" in trees:
-        trees["test"] = trees.pop("val")
-    if config.split_as is not None:
-        trees = divided_as_before(trees, config)
-    part_of: dict[str, str] = {}
-    for part, tree in trees.items():
-        for group in {file.group for file in tree.files} - {None}:
-            if part_of.setdefault(str(group), part) != part:
-                raise ValueError(
-                    f"the images of group {group} are in both {part_of[str(group)]} and {part}: a "
-                    "group (data.group_by) must be in one split"
-                )
-    return trees
-
-
-def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
-    """Put the files of a tree into the splits of an earlier run; divide the new files separately.
-
-    New files of a group that the run has join this group. A single new file or group goes to
-    training. Raise ValueError if the files are already divided into splits.
-    """
-    tree, *others = trees.values()
-    if others:
-        raise ValueError(
-            "data.split_as= is for images that are not yet divided into splits, but these are: "
-            "set data.split_as=null"
-        )
-    listed = Path(str(config.split_as), IMAGES)
-    if not listed.is_file():
-        raise ValueError(
-            f"data.split_as={config.split_as} must be the folder of a run on such images: there is "
-            f"no {listed}"
-        )
-    before = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(listed)))}
-    classes = np.unique([file.label for file in tree.files], return_inverse=True)[1]
-    # The numbers of the files take the place of images.
-    files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
-    unit_of = files.units()[1].tolist()  # each file's group or, without groups, the file itself
-    part_of: dict[int, str] = {}  # by unit
-    for unit, file in zip(unit_of, tree.files, strict=True):
-        # The name as images.csv has it.
-        part = before.get(str(plain_cell(printable(name_of(file.path, config)))))
-        if part and part_of.setdefault(unit, part) != part:
-            raise ValueError(
-                f"{listed} has images of group {file.group} in two splits: set data.split_as=null"
-            )
-    if not part_of:
-        raise ValueError(f"{listed} lists none of these images: set data.split_as=null")
-    new = [number for number, unit in enumerate(unit_of) if unit not in part_of]
-    rest = files.subset(torch.tensor(new, dtype=torch.int64))
-    for part, fraction in {"test": "test_fraction", "val": "val_fraction"}.items():
-        count = round(len(rest) * getattr(config, fraction)) if len(rest.units()[0]) > 1 else 0
-        if count and (part == "test" or config.val == "split"):
-            rest, apart = hold_out(rest, fraction, config)
-            part_of |= {unit_of[number]: part for number in apart.images.tolist()}
-    return {
-        part: replace(
-            tree,
-            other_files=tree.other_files if part == "train" else [],
-            files=[
-                file
-                for file, unit in zip(tree.files, unit_of, strict=True)
-                if part_of.get(unit, "train") == part
-            ],
-        )
-        for part in dict.fromkeys(("train", *part_of.values()))
-    }
-
-
 def name_of(path: Path, config: FolderConfig) -> str:
     """Return an image's name: its path below config.root, or its whole path if it is elsewhere."""
     below = path.is_relative_to(config.root)
     return (path.relative_to(config.root) if below else path).as_posix()
 
 
-def table_trees(config: TableConfig) -> dict[str, Tree]:
-    """Return the trees that the rows of a CSV file describe, by their split.
-
-    Raise ValueError if the file cannot be read, lacks a column, or has an incomplete row.
-    """
-    trees: dict[str, Tree] = {}
-    for number, row in table_rows(config):
-        part = PARTS.get(row.get("split") or "train")
-        tags, label = row.get("tags"), row.get("label", "").strip()
-        if part is None or not row["path"] or (tags is None and not label):
-            raise ValueError(
-                f"{config.file}, line {number}: each row needs a path, a label and, if there is a "
-                f"column split, one of: {', '.join(PARTS)}"
-            )
-        tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], tags is not None))
-        group = row.get(config.group_by) if config.group_by else None
-        weight = row.get("weight")
-        tree.files.append(
-            ImageFile(
-                Path(config.root, row["path"].replace("\\", "/")),
-                printable(label if tags is None else tags),
-                # An image without a group is a group of its own.
-                None if group is None else group.strip() or row["path"],
-                None if weight is None else weight_in(weight, f"{config.file}, line {number}"),
-            )
-        )
-    if not trees:
-        raise ValueError(f"{config.file} lists no images")
-    return trees
+def class_name(text: str) -> str:
+    """Return the name of a class: printable, and accents as in "é" in one way (Unicode's NFC)."""
+    return printable(unicodedata.normalize("NFC", text))
 
 
-def weight_in(text: str, place: str) -> float:
-    """Return the weight in a cell, 1 if the cell is empty.
-
-    Raise ValueError, with the `place` of the cell, unless it is a number from 0 to a million.
-    """
-    try:
-        weight = float(text or 1)
-    except ValueError:
-        weight = math.nan
-    if not 0 <= weight <= 1e6:
-        raise ValueError(
-            f"{place}: weight {text} must be a number from 0 to 1,000,000, such as 0.3 (empty: 1)"
-        )
-    return weight
-
-
-def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line of the table with its cells by column; see `table_trees`."""
-    try:
-        with (
-            open_regular(path := Path(config.file)),
-            path.open(encoding="utf-8-sig", newline="") as file,
-        ):
-            header = file.readline()
-            file.seek(0)
-            # Spreadsheets of many countries separate cells by semicolons.
-            separator = max(",;\t", key=header.count)
-            rows = csv.DictReader(file, delimiter=separator, restval="", restkey="surplus cells")
-            names = rows.fieldnames or ()
-            for column in ("path", "tags" if "tags" in names else "label"):
-                if column not in names:
-                    raise ValueError(
-                        f"{config.file} has no column {column}: the first line must name the "
-                        "columns path and label (or tags) and, optionally, split, group and weight"
-                    )
-            if config.group_by not in (None, TableConfig.group_by, *names):
-                raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
-            for row in rows:
-                yield rows.line_num, row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
+# What to do if the names of classes look like those of splits.
+IF_CLASSES = "If every folder in data.root= is a class, set data.layout=classes"
 
 
 def folder_trees(config: FolderConfig) -> dict[str, Tree]:
-    """Return the trees of the folders train, test and val in config.root.
+    """Return the trees of the folders in config.root that have usual names of splits.
 
-    If train/ has no class folders, the root itself is the training tree. If there is val/ but no
-    test/, val/ is the test tree. Raise ValueError if the root is not a folder. Without class
-    folders in train/, also raise ValueError in two cases: test/ or val/ has class folders, or
-    train/ has images and there is a folder test/ or val/.
+    Without such folders, or if they have no class folders, the root is the training tree, as with
+    config.layout=classes. Raise ValueError if the root is not a folder, or if its folders could be
+    both splits and classes.
     """
     root = Path(config.root)
     if not root.is_dir():
         raise ValueError(
             f"data.root={root} is not a folder: name the folder that holds your images"
         )
-    folders = {each.name.lower(): each for each in visible(root) if each.is_dir()}
-    places = {part: folders[place] for place, part in PARTS.items() if place in folders}
-    inside = visible(folders.get("train", root / "train"))
-    if not any(map(Path.is_dir, inside)):
-        nested = any(child.is_dir() for place in places.values() for child in visible(place))
-        if nested or (len(places) > 1 and by_suffix(inside)[0]):
-            raise ValueError(
-                f"{root / 'train'} has no class folders: put the training images into "
-                "train/CLASS/, with a single CLASS for images without classes. To evaluate images "
-                "in another folder, set data.root= to that folder"
-            )
+    if config.layout == "classes":
         return {"train": scan(root, config)}
-    if others := [each for each in visible(root) if each.is_dir() and each not in places.values()]:
-        logger.warning(f"ignored folders next to train/:{bulleted(others)}")
+    places = split_folders(root)
+    train = places.get("train", root / "train")
+    if not subfolders(train):
+        require_classes(root, places)
+        return {"train": scan(root, config)}
+    if others := [each for each in subfolders(root) if each not in places.values()]:
+        logger.warning(f"ignored folders next to {train.name}/:{bulleted(others)}\n{IF_CLASSES}")
     return {part: scan(place, config) for part, place in places.items()}
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the sorted folders in a folder, without hidden ones; [] if it does not exist."""
+    names = next(os.walk(folder), ("", [], []))[1]
+    return [folder / name for name in sorted(names) if is_visible(name)]
+
+
+def split_folders(root: Path) -> dict[str, Path]:
+    """Return the folders in `root` that hold splits, by split.
+
+    Longer names, such as seg_train and seg_test, count only for folders of folders, and only if
+    there is another split. Raise ValueError if two folders seem to hold the same split.
+    """
+    folders = subfolders(root)
+    parents = [folder for folder in folders if subfolders(folder)]
+    places = {
+        part: [each for each in folders if split_of(each.name) == part]
+        or [each for each in parents if split_of(each.name, within=True) == part]
+        for part in dict.fromkeys(SPLITS.values())
+    }
+    if not any(split_of(each.name) for each in folders) and not (
+        places["train"] and (places["test"] or places["val"])
+    ):
+        return {}
+    if twice := next((each for each in places.values() if len(each) > 1), None):
+        raise ValueError(
+            f"{twice[0]} and {twice[1]} could hold the same split: move one elsewhere. {IF_CLASSES}"
+        )
+    return {part: found[0] for part, found in places.items() if found}
+
+
+def require_classes(root: Path, places: Mapping[str, Path]) -> None:
+    """Raise ValueError unless the folders in `root` can be classes.
+
+    They cannot if one of the `places` of splits has folders, or if there are several of them and
+    images for training; if they hold splits; or if they hold no images, but all the same folders.
+    """
+    folders, train = subfolders(root), places.get("train", root / "train")
+    nested = any(map(subfolders, places.values()))
+    if nested or (len(places) > 1 and by_suffix(visible(train))[0]):
+        raise ValueError(
+            f"{train} has no class folders: put the training images into train/CLASS/, with a "
+            "single CLASS for images without classes. To evaluate images in another folder, set "
+            f"data.root= to that folder. {IF_CLASSES}"
+        )
+    if inner := next((each for each in folders if len(split_folders(each)) > 1), None):
+        raise ValueError(
+            f"{inner} holds splits: set data.root={inner}, or turn CLASS/train/ into train/CLASS/. "
+            f"{IF_CLASSES}"
+        )
+    contents = [[each.name for each in subfolders(folder)] for folder in folders]
+    is_same = len(folders) > 1 and all(names == contents[0] for names in contents)
+    if not is_same or len(contents[0]) < 2:
+        return
+    if not any(by_suffix(visible(folder))[0] for folder in folders):
+        raise ValueError(
+            f"the folders {listed([folder.name for folder in folders])} of {root} hold no images, "
+            f"but each has the same folders: {listed(contents[0])}. If they are splits, call them "
+            f"train, val or test. {IF_CLASSES}"
+        )
 
 
 def scan(root: Path, config: FolderConfig) -> Tree:
@@ -264,20 +172,20 @@ def scan(root: Path, config: FolderConfig) -> Tree:
     If there are no class folders, all images in `root` belong to a class named after `root`. Raise
     ValueError if config.group_by does not match the name of an image file.
     """
-    folders = [child for child in visible(root) if child.is_dir()]
+    folders = subfolders(root)
     others = [child for child in visible(root) if not child.is_dir()]
     files = []
     for folder in folders:
         images, rest = by_suffix(walk(folder))
         files += [
-            ImageFile(path, printable(folder.name), group_of(path, config)) for path in images
+            ImageFile(path, class_name(folder.name), group_of(path, config)) for path in images
         ]
         others += rest
     if not folders:
         images, others = by_suffix(others)
-        label = printable(root.resolve().name)
+        label = class_name(root.resolve().name)
         files = [ImageFile(path, label, group_of(path, config)) for path in images]
-    return Tree(root, [printable(folder.name) for folder in folders], files, others)
+    return Tree(root, [class_name(folder.name) for folder in folders], files, others)
 
 
 def group_of(path: Path, config: FolderConfig) -> str | None:
@@ -302,8 +210,9 @@ def group_of(path: Path, config: FolderConfig) -> str | None:
 def class_names(trees: dict[str, Tree]) -> list[str]:
     """Return the sorted names of the classes that have training images.
 
-    Warn about class folders without images. Raise ValueError if there are no training images, or if
-    the test or validation images include other classes.
+    Warn about class folders without images, and about names that are almost the same. Raise
+    ValueError if there are no training images, or if the test or validation images include other
+    classes.
     """
     tree = trees["train"]
     names = sorted(set(chain(*tree.labels)))
@@ -314,11 +223,34 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
             else f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
+    if pairs := alike(names):
+        logger.warning(pairs)
+    if len(tree.classes) == 1 and subfolders(folder := tree.root / tree.classes[0]):
+        logger.warning(
+            f"all images are of one class, {folder.name}: if the folders in {folder} are the "
+            f"classes, set data.root={folder}"
+        )
     if empty := [tree.root / name for name in tree.classes if name not in names]:
         logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
     for part in trees.values():
         require_known(part, names, "the training images")
     return names
+
+
+def alike(names: Iterable[str]) -> str:
+    """Return a hint to names that differ only in case, spaces, hyphens or underscores, or ""."""
+    groups = defaultdict[str, list[str]](list)
+    for name in names:
+        groups[folded(name)].append(repr(name))
+    same = [" and ".join(group) for group in groups.values() if len(group) > 1]
+    return (
+        f"almost the same names; if they mean one class, use one:{bulleted(same)}" if same else ""
+    )
+
+
+def folded(name: str) -> str:
+    """Return a name in lower case, without spaces, hyphens and underscores."""
+    return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
@@ -328,7 +260,7 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
     """
     unknown = sorted(set(chain(*tree.labels)) - set(classes))
     if unknown:
-        kind = "tags" if tree.has_tags else "classes"
+        kind, hint = "tags" if tree.has_tags else "classes", alike([*classes, *unknown])
         raise ValueError(
             f"{tree.root} has {kind} that are not {kind} of {owner}: "
             f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
@@ -337,4 +269,5 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
                 if tree.root.is_dir()
                 else ""
             )
+            + (f"; {hint}" if hint else "")
         )

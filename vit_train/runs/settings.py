@@ -5,7 +5,14 @@ from typing import Any, ClassVar
 
 from vit_train.base.setting import Settings, seed_setting, setting, size_setting
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.config import MAX_PIXELS, MAX_PIXELS_TEXT, ON_ERROR_CHOICES, DataConfig
+from vit_train.data.config import (
+    LAYOUTS,
+    MAX_PIXELS,
+    MAX_PIXELS_TEXT,
+    ON_ERROR_CHOICES,
+    TAG_SEPARATORS,
+    DataConfig,
+)
 from vit_train.engine.config import DEVICE_TEXT, DEVICES, PRECISIONS
 from vit_train.runs.config import CONTINUED, TrainConfig
 
@@ -43,6 +50,16 @@ class EvalDataConfig(Settings):
     root: str | None = setting(None, "The folder that holds the images; null: as in training.")
     file: str | None = setting(
         None, "The CSV file that lists the images; null: the run's own (data.name=table)."
+    )
+    layout: str | None = setting(
+        None,
+        "classes: every folder in data.root is a class; null: as in training.",
+        choices=LAYOUTS,
+    )
+    tag_separator: str | None = setting(
+        None,
+        "What separates the tags in a cell of the CSV file; null: as in training.",
+        choices=tuple(TAG_SEPARATORS),
     )
     download: bool = setting(
         False,

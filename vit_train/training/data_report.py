@@ -128,6 +128,9 @@ def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]
         "files that cannot be decoded": [
             ("", printable(name), "", *no_copy, printable(why)) for name, why in data.broken.items()
         ],
+        "files skipped": [
+            ("", printable(name), "", *no_copy, why) for name, why in data.skipped.items()
+        ],
         "images with almost no contrast": [(*images[index], *no_copy, "") for index in flat],
     }
     copies: dict[str, list[Row]] = {

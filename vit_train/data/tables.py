@@ -1,0 +1,179 @@
+"""Tables of images: the rows of a CSV file, whose columns may have any of their usual names."""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from vit_train.base.log import logger
+from vit_train.base.reading import open_regular
+from vit_train.base.text import listed
+from vit_train.data.config import TAG_SEPARATORS, TableConfig
+from vit_train.data.splits import split_of
+from vit_train.data.trees import ImageFile, Tree, class_name, folded
+
+# The usual names of each column, as by `folded`. If a table has several of them, the first is used.
+NAMES = {
+    "path": ("path", "file", "filename", "image"),
+    "label": ("label", "class", "category", "target"),
+    "tags": ("tags",),
+    "split": ("split", "set", "subset", "fold", "isvalid"),
+    "weight": ("weight",),
+}
+# The splits for which the values of a column is_valid stand.
+IS_VALID = {"true": "val", "false": "train"}
+
+
+def table_trees(config: TableConfig) -> dict[str, Tree]:
+    """Return the trees that the rows of a CSV file describe, by their split.
+
+    Raise ValueError if the file cannot be read, lacks a column, has an incomplete row or a split
+    with an unusual name, or if its tags seem to be separated otherwise than by
+    config.tag_separator.
+    """
+    trees: dict[str, Tree] = {}
+    unknown = dict[str, int]()
+    for number, row in table_rows(config):
+        place = f"{config.file}, line {number}"
+        tags, label = row.get("tags"), row.get("label", "").strip()
+        if tags is not None:
+            label = joined_tags(tags, config.tag_separator or "bar")
+        if not row["path"] or (tags is None and not label):
+            raise ValueError(f"{place}: each row needs a path and a label")
+        split = row.get("split", "").strip() or "train"
+        part = IS_VALID.get(split.lower()) or split_of(split)
+        if part is None:
+            unknown.setdefault(row["split"], number)
+            continue
+        tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], tags is not None))
+        group = row.get("group")
+        weight = row.get("weight")
+        tree.files.append(
+            ImageFile(
+                Path(config.root, row["path"].replace("\\", "/")),
+                class_name(label),
+                # An image without a group is a group of its own.
+                None if group is None else group.strip() or row["path"],
+                None if weight is None else weight_in(weight, place),
+            )
+        )
+    if unknown:
+        raise ValueError(
+            f"{config.file}, line {min(unknown.values())}: the column of the split holds "
+            f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
+            "not hold the split"
+        )
+    if not trees:
+        raise ValueError(f"{config.file} lists no images")
+    if config.tag_separator is None:
+        require_separated(chain(*(tree.files for tree in trees.values() if tree.has_tags)))
+    return trees
+
+
+def joined_tags(cell: str, separator: str) -> str:
+    """Return the tags in a cell, separated by "|".
+
+    Leave out the brackets and quotes of lists such as ['a', 'b'].
+    """
+    return "|".join(tag.strip(" []'\"") for tag in cell.split(TAG_SEPARATORS[separator]))
+
+
+def require_separated(files: Iterable[ImageFile]) -> None:
+    """Raise ValueError if no cell with tags has a "|", but another separator gives fewer tags."""
+    cells = {file.label for file in files}
+    for name in () if any("|" in cell for cell in cells) else TAG_SEPARATORS:
+        tags = {tag for cell in cells for tag in joined_tags(cell, name).split("|")}
+        if len(tags) < len(cells):
+            raise ValueError(
+                f"the column tags holds {len(cells):,} different tags, such as {max(cells)}, but "
+                f"{len(tags):,} if they are separated by {name}: set data.tag_separator={name}, or "
+                "data.tag_separator=bar if each cell is one tag"
+            )
+
+
+def weight_in(text: str, place: str) -> float:
+    """Return the weight in a cell, 1 if the cell is empty.
+
+    Raise ValueError, with the `place` of the cell, unless it is a number from 0 to a million.
+    """
+    try:
+        weight = float(text or 1)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight <= 1e6:
+        raise ValueError(
+            f"{place}: weight {text} must be a number from 0 to 1,000,000, such as 0.3 (empty: 1)"
+        )
+    return weight
+
+
+def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each line of the table, and its cells by column: of NAMES, or group.
+
+    Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
+    """
+    try:
+        with (
+            open_regular(path := Path(config.file)),
+            path.open(encoding="utf-8-sig", newline="") as file,
+        ):
+            first = file.readline()
+            file.seek(0)
+            # Spreadsheets of many countries separate cells by semicolons.
+            rows = csv.reader(file, delimiter=max(",;\t", key=first.count))
+            header, row = next(rows, []), next(rows, [])
+            columns = columns_of(header, row, config)
+            for cells in filter(any, chain([row], rows)):
+                if any(cells[len(header) :]):
+                    raise ValueError(
+                        f"{config.file}, line {rows.line_num}: there are more cells than columns: "
+                        "put cells that contain a separator into double quotes"
+                    )
+                cells += [""] * (len(header) - len(cells))
+                yield rows.line_num, {name: cells[index] for name, index in columns.items()}
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"data.file={config.file} is not in UTF-8: save it again as “CSV UTF-8”"
+        ) from None
+    except (OSError, csv.Error) as error:
+        raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
+
+
+def columns_of(header: Sequence[str], row: Sequence[str], config: TableConfig) -> dict[str, int]:
+    """Return the index of each column that is used, and log the names of the others.
+
+    Raise ValueError, with the header, if a column is missing, or if another one holds a split in
+    the first `row`.
+    """
+    keys = [folded(name) for name in header]
+    grouped = {"group": (folded(config.group_by),)} if config.group_by else {}
+    columns = {
+        column: next(keys.index(name) for name in names if name in keys)
+        for column, names in (NAMES | grouped).items()
+        if not set(names).isdisjoint(keys)
+    }
+    if "tags" in columns:
+        columns.pop("label", None)
+    for column in ("path", "tags" if "tags" in columns else "label"):
+        if column not in columns:
+            raise ValueError(
+                f"{config.file} has no column {column}: the first line must name the columns, such "
+                "as path,label,split or, for several tags per image, path,tags (cat|dog). JSON and "
+                f"tables with a column for each class are not read. This first line is "
+                f"{listed(header) or 'empty'}"
+            )
+    if config.group_by not in (None, TableConfig.group_by) and "group" not in columns:
+        raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
+    cells = list(zip_longest(header, row, fillvalue=""))
+    others = dict(cell for index, cell in enumerate(cells) if index not in columns.values())
+    splits = [f"{name} ({cell})" for name, cell in others.items() if split_of(cell)]
+    if splits and "split" not in columns:
+        raise ValueError(
+            f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
+            "and write train, val or test, or delete it"
+        )
+    if any(others):
+        used = listed([header[index] for index in columns.values()])
+        logger.info(f"{config.file}: columns {used}; not used: {listed(list(others))}")
+    return columns
