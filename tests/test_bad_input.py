@@ -265,6 +265,9 @@ TYPED = {
     "vit-explain ckpt=run method=attention layer=0": "layer=0: the model has layers 1 to 2",
     "vit-explain ckpt=run layer=1": "layer=1 is only for method=attention",
     "vit-explain ckpt=run target=square method=rollout": "method=rollout draws the same map for",
+    "vit-explain ckpt=run target=1.10": "target=1.10 is not a class of the model",
+    "vit-explain ckpt=run target=\"'null'\"": "target=null is not a class of the model",
+    "vit-predict ckpt=run images=[1.10,true]": "1.10",
     "vit-explain ckpt=run target=cat": "target=cat is not a class of the model: choose from ",
     "vit-explain ckpt=run method=magic": "must be one of: relevance, rollout, attention",
     "vit-explain ckpt=run images=nowhere": "images=nowhere: there is no such file or folder",
@@ -410,6 +413,9 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         ("experiment=mae", "mae"),
         ("experiment=[quickstart,paper_example]", "shapes-tiny"),
         ("extend=runs/first", "first-extended"),
+        ("name=0.10", "0.10"),
+        ("name=..", "_-??????"),
+        ("name=", "shapes-tiny"),
     ],
 )
 def test_a_run_is_named_by_what_was_chosen(

@@ -7,21 +7,25 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from conftest import Run
 from hydra.utils import get_class
+from omegaconf import DictConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
+from vit_train.commands import train
 from vit_train.commands.resuming import are_same, completed_config
 from vit_train.data.config import FolderConfig
 from vit_train.engine.config import LoopConfig
 from vit_train.model.config import ViTConfig
 from vit_train.results import differences
 from vit_train.runs.config import TrainConfig
+from vit_train.runs.paths import Outcome
 
 
 def composed(run: Run, *arguments: str) -> dict:
@@ -34,6 +38,30 @@ def own_experiment(text: str) -> list[str]:
     own = Path("mine/experiment/depths.yaml")
     own.write_text(f"# @package _global_\n{text}", encoding="utf-8")
     return ["--config-dir", "mine", "experiment=depths"]
+
+
+@pytest.mark.parametrize(
+    "text", ["0.10", "695e051", "1_000", "012", "+5", "-0", ".5", "inf", "NaN", "true", "no"]
+)
+def test_a_text_stays_as_written_on_the_command_line_and_in_yaml(run: Run, text: str) -> None:
+    own = own_experiment(f"name: {text}\ndata: {{root: {text}}}\n")
+    for arguments in ([f"name={text}", f"data.root={text}"], own):
+        shown = yaml.safe_load(run.succeeds("vit-train", *arguments, "--cfg", "job").out)
+        assert shown["name"] == shown["data"]["root"] == text
+    shown = yaml.safe_load(run.succeeds("vit-train", "name=null", "notes=NULL", "--cfg", "job").out)
+    assert shown["name"] is None and shown["notes"] == "NULL"
+
+
+def test_each_text_of_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def note(composed: DictConfig, settings: Any) -> Outcome:
+        seen.append(composed.name)
+        return Outcome(Path(settings.runtime.output_dir))
+
+    monkeypatch.setattr(train, "start", note)
+    run.succeeds("vit-train", "-m", "name=0.10, 0.20 ,'a, 1.0',b 1.0")
+    assert seen == ["0.10", "0.20", "a, 1.0", "b 1.0"]
 
 
 def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:

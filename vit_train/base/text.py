@@ -27,8 +27,8 @@ def printable(text: str, keep: str = "") -> str:
 
 def file_name(text: str) -> str:
     """Turn text into a file name of at most 47 bytes; different texts give different names."""
-    plain = re.sub(r"[^\w.-]+", "_", text)
-    if plain == text and len(plain.encode()) <= NAME_BYTES and plain not in (".", ".."):
+    plain = re.sub(r"[^\w.-]+|^\.+$", "_", text)  # . and .. name folders
+    if plain == text and len(plain.encode()) <= NAME_BYTES:
         return plain
     mark = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
     return f"{plain.encode()[:NAME_BYTES].decode(errors='ignore')}-{mark}"

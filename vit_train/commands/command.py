@@ -13,6 +13,7 @@ from os.path import exists  # false for a list that is too long to be a path
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
@@ -20,7 +21,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.log import shown_on_terminal
-from vit_train.commands.errors import GRAMMAR, require_known, short_errors
+from vit_train.commands.errors import GRAMMAR, all_settings, require_known, short_errors
 from vit_train.runs.config import (
     CHOSEN_BY_NAME,
     CONF_DIR,
@@ -31,6 +32,13 @@ from vit_train.runs.config import (
     to_config,
 )
 
+# The types of settings that hold text.
+TEXT = (str, str | None, list[str])
+# The parts of a value: quoted texts, and what is between quotes, commas and brackets.
+PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?:\\.|[^,'"\[\](){}\\])+""")
+# Parts that Hydra may read as a number, true, false or null, and write differently as text: 0.10
+# becomes 0.1. Whole numbers stay the same, and null stands for no value.
+ALTERED = re.compile(r"(?!\d+$|null$)(?i:[+-]?\.?\d[\w.+-]*|[+-]?(?:inf|nan)|true|false|null)")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 WIDTH = 96
 # Hydra's flags that also make sense for commands without sweeps.
@@ -49,16 +57,16 @@ DATA_PATHS = ("data.root", "data.file", "data.split_as")
 
 
 def checked(
-    settings: Sequence[str], paths: Sequence[str], groups: Collection[str]
+    settings: Sequence[str], paths: Sequence[str], groups: Collection[str], texts: Collection[str]
 ) -> Iterator[str]:
-    """Check that the settings have the form key=value; yield them with quoted paths.
+    """Check that the settings have the form key=value; yield them with quoted paths and texts.
 
     `paths` names the settings whose values may be paths. A value that exists as a path, or begins
     with ~, is quoted for Hydra's grammar; a leading ~ is replaced with the home folder, because
-    shells do not expand ~ after a key with a dot. `groups` names the groups that the command
-    accepts. Raise ValueError for any other group, and for an argument without the form key=value.
-    If that argument is an existing path, the message suggests the first setting in `paths` as the
-    key.
+    shells do not expand ~ after a key with a dot. `texts` names the settings that hold text; see
+    `as_text`. `groups` names the groups that the command accepts. Raise ValueError for any other
+    group, and for an argument without the form key=value. If that argument is an existing path, the
+    message suggests the first setting in `paths` as the key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
@@ -70,13 +78,45 @@ def checked(
                 f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
                 "lists the settings)"
             )
-        is_path = key in paths and (value.startswith("~") or exists(value))
-        yield each.removesuffix(value) + quoted(os.path.expanduser(value)) if is_path else each
+        if key in paths and (value.startswith("~") or exists(value)):
+            yield each.removesuffix(value) + quoted(os.path.expanduser(value))
+        else:
+            yield each.removesuffix(value) + as_text(value) if key in texts else each
 
 
 def quoted(path: Path | str) -> str:
     """Put a path in single quotes, with special characters escaped, for Hydra's grammar."""
     return QuotedString(str(path), Quote.single).with_quotes()
+
+
+def as_text(value: str) -> str:
+    """Quote the parts of a value that Hydra would alter, such as 0.10 or true.
+
+    The value may be a list, or several values of a sweep.
+    """
+
+    def unaltered(part: re.Match[str]) -> str:
+        word = part[0].strip()
+        return part[0].replace(word, quoted(word)) if ALTERED.fullmatch(word) else part[0]
+
+    return PARTS.sub(unaltered, value)
+
+
+def keep_text(names: Sequence[str]) -> None:
+    """Make YAML files keep the values of the settings `names` as text: name: 0.10 is "0.10".
+
+    Only null stays null.
+    """
+
+    def construct_map(loader: Any, node: yaml.MappingNode) -> object:
+        for key, value in node.value:
+            is_plain = isinstance(value, yaml.ScalarNode) and value.style is None
+            if key.value in names and is_plain and not value.tag.endswith(":null"):
+                value.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
+        return loader.construct_yaml_map(node)
+
+    tag = yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG
+    yaml.constructor.SafeConstructor.add_constructor(tag, construct_map)
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
@@ -116,15 +156,17 @@ def version_line() -> str:
 def read_command(
     config_name: str,
     about: str,
+    kind: type,
     groups: Collection[str],
     paths: Sequence[str],
     any_flag: bool = False,
 ) -> argparse.Namespace:
     """Parse the command line and return the flags; for --version and --help, print and exit.
 
-    The flags include the settings, as `overrides`. `about` is the first part of the help; `groups`
-    and `paths` are as in `checked`. Raise ValueError for invalid settings or flags. Of Hydra's
-    flags, only those in FLAGS are valid, unless `any_flag` is true.
+    The flags include the settings, as `overrides`. `about` is the first part of the help; `kind` is
+    the dataclass of the settings; `groups` and `paths` are as in `checked`. Raise ValueError for
+    invalid settings or flags. Of Hydra's flags, only those in FLAGS are valid, unless `any_flag` is
+    true.
     """
     if "--version" in sys.argv:
         print(version_line())
@@ -141,7 +183,9 @@ def read_command(
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
-    flags.overrides = list(checked(settings, paths, groups))
+    texts = [key for key, type_ in all_settings(kind).items() if type_ in TEXT]
+    flags.overrides = list(checked(settings, paths, groups, [*texts, *paths]))
+    keep_text([key.rpartition(".")[2] for key in texts])
     if flags.help:
         config = composed(config_name, flags)
         folders = [CONF_DIR, Path(flags.config_dir or CONF_DIR)]
@@ -205,7 +249,7 @@ def console_command(
             with short_errors(config_name.replace("_", "-"), settings), shown_on_terminal():
                 import_own_parts()
                 register_schemas()
-                flags = read_command(config_name, str(getdoc(work)), groups, paths)
+                flags = read_command(config_name, str(getdoc(work)), settings, groups, paths)
                 config = composed(config_name, flags)
                 if flags.cfg:
                     print(OmegaConf.to_yaml(config), end="")

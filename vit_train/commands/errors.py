@@ -96,15 +96,15 @@ def no_such_setting(asked: str, kind: type) -> str:
     return f"there is no setting {asked}: {hint}"
 
 
-def all_settings(kind: type, prefix: str = "") -> set[str]:
-    """Return the names, such as model.depth, of all settings in the dataclass `kind`.
+def all_settings(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Return the types of all settings in the dataclass `kind`, by names such as model.depth.
 
     The names include the settings of every choice in every group.
     """
-    found, hints = set[str](), get_type_hints(kind)
+    found, hints = dict[str, Any](), get_type_hints(kind)
     for name in (each.name for each in fields(kind)):
-        found.add(prefix + name)
         hint = hints[name]
+        found[prefix + name] = hint
         if is_dataclass(hint):
             for choice in (hint, *CHOSEN_BY_NAME.get(name, {}).values()):
                 if issubclass(choice, hint):  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def all_settings(kind: type, prefix: str = "") -> set[str]:
 def require_known(config: DictConfig, kind: type) -> None:
     """Raise ValueError if a setting that the user added with + does not exist."""
     settings: Any = OmegaConf.to_container(config)
-    for key in sorted({key for key, _ in flatten(settings)} - all_settings(kind)):
+    for key in sorted({key for key, _ in flatten(settings)} - all_settings(kind).keys()):
         raise ValueError(no_such_setting(key, kind))
 
 

@@ -239,7 +239,7 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
     name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
     verbs = {"extend": "extended", "fork": "forked", "config": "repeated"}
     used = next((key for key in verbs if _root_[key] is not None), None)
-    if _root_.name is not None:
+    if _root_.name:
         name = file_name(_root_.name)
     elif used:
         path = Path(_root_[used]).resolve()
@@ -256,7 +256,7 @@ def main() -> None:
     with short_errors("vit-train"):
         import_own_parts()
         register_schemas()
-        flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
+        flags = read_command("train", ABOUT, TrainConfig, GROUPS, PATHS, any_flag=True)
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")
         if not IS_MAIN:  # only the main process writes files

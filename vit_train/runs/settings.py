@@ -222,7 +222,11 @@ class ExplainConfig(TrainedConfig):
         "The layer for method=attention or all, or a decoder's layer, counted from 1, or from the "
         "end if negative.",
     )
-    target: str | None = setting(None, "The class to explain; null: the predicted class.")
+    target: str | None = setting(
+        None,
+        "The class to explain; null: the predicted class (a class called null needs two pairs of "
+        "quotes: target=\"'null'\").",
+    )
     score: int = setting(
         0,
         "Also score the method on this many test images: by deleting the marked patches and, for "
