@@ -185,9 +185,11 @@ def test_a_setting_that_training_depends_on_cannot_be_changed(
 ) -> None:
     small_run("interrupted")
     for change, words in {
-        "seed=1": "resume= cannot change seed (this run has seed=0): leave seed",
+        "seed=1": "seed=0): leave seed out, or start a new run: config= with this run's folder\n",
+        "train.batch_size=8": "start a new run: config= with",
+        "model.depth=1": "start a new run: config= with",
         "data=cifar10": "resume= cannot change data (",
-        "optim.lr=0.1": "resume= cannot change optim.lr (",
+        "optim.lr=0.1": "start a new run: fork= or config= with",
         "experiment=quickstart": "resume= cannot change experiment (",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)
@@ -535,6 +537,7 @@ def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: Small
 def test_what_may_change_when_a_run_is_extended() -> None:
     always = "train.micro_batch train.max_minutes train.log_every data.root device checkpoint.keep"
     may = "optim.lr optim.weight_decay train.patience augment augment.policy task.label_smoothing"
+    always += " compile deterministic precision"
     may_not = "optim.name train.ema_decay train.batch_size data.train_subset model.depth seed task"
     for keys, resume, extend in ((always, True, True), (may, False, True), (may_not, False, False)):
         for key in keys.split():
@@ -551,6 +554,10 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
     run.says(words, *still, "hydra.run.dir=whole")
     said = summary("whole")
     assert said["status"] == "finished" and said["stopped_early"] and said["epochs"] == 2
+    fork = ["vit-train", "fork=whole", "train.patience=1", "hydra.run.dir=forked"]
+    run.fails("to train: set train.patience= to null or more than 1\n", *fork, "train.epochs=20")
+    both = "set train.epochs= to more than 2 and train.patience= to null or more than 1\n"
+    run.fails(both, *fork, "train.epochs=2")
     with monkeypatch.context() as patch, pytest.raises(Killed):
         dies_after(3, patch)  # one after each step, the best one, and one after its epoch
         run(*still, "hydra.run.dir=killed")

@@ -34,6 +34,8 @@ from vit_train.runs.config import (
 )
 from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run, run_at
 
+# Settings that depend on the machine; compiling may change dropout's random numbers.
+MACHINE = ("precision", "compile", "deterministic")
 # Settings that an extended or forked run may change. The optimizer, its parameter groups and the
 # moving average may not change, because their state is carried over, nor may the length of an epoch
 # (the batch size) or train.minutes, from which the epochs of a new run are planned.
@@ -183,13 +185,8 @@ def changed(
         below = [name for name in fixed if is_among(name, (key, f"{key}."))]
         # A key without settings of its own, such as experiment, could change any of them.
         affected = below or ([] if may_change(key, argument) else fixed)
-        differing = [name for name in affected if own[name] != requested.get(name)]
-        if differing:
-            values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-            raise ValueError(
-                f"{argument}= cannot change {key} (this run has {values}): leave {key} out "
-                "or start a new run" + (", or use fork=" if argument == "resume" else "")
-            )
+        if differing := {name: own[name] for name in affected if own[name] != requested.get(name)}:
+            raise ValueError(cannot_change(argument, key, differing))
     distrust(settings, stored, keys)
     if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
         settings.data.root = ""  # a table's folder, which is now that of the new file
@@ -201,6 +198,21 @@ def changed(
             merge=key not in CHOSEN_BY_NAME,  # whose choices have settings of their own
         )
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+
+
+def cannot_change(argument: str, key: str, differing: dict[str, Any]) -> str:
+    """Return the message for a setting `key` that `argument`, one of CONTINUED, cannot change.
+
+    `differing` has the run's own values. Name the arguments with which a new run can change them.
+    """
+    values = ", ".join(f"{name}={value}" for name, value in list(differing.items())[:3])
+    starts = [] if key == "experiment" else ["fork", "config"]
+    able = [f"{each}=" for each in starts if all(may_change(name, each) for name in differing)]
+    how = f": {' or '.join(able)} with this run's folder" if able else ""
+    return (
+        f"{argument}= cannot change {key} (this run has {values}): leave {key} out, or start a "
+        f"new run{how}"
+    )
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
@@ -229,9 +241,9 @@ def may_change(key: str, argument: str) -> bool:
 
     resume= allows only settings that change results by no more than rounding. extend= and fork=
     also allow the settings in EXTENDED, except those in KEPT. config= allows all settings. The
-    precision may always change, because another machine may not support the run's precision; the
-    summary records the precision of every step.
+    settings in MACHINE may always change, because another machine may not support the run's own;
+    the summary records the precision of every step.
     """
-    if key == "precision" or argument == "config" or is_among(key, (*INCIDENTAL, *ROUNDING)):
+    if argument == "config" or is_among(key, (*MACHINE, *INCIDENTAL, *ROUNDING)):
         return True
     return argument != "resume" and is_among(key, EXTENDED) and not is_among(key, KEPT)
