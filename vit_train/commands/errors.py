@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -24,16 +24,38 @@ from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
 HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
-# Other libraries' names of settings, for which the most similar name here is wrong or missing.
+# Other libraries' names of settings, in any group, that resemble no name or a wrong name here.
 OTHER_NAMES = {
-    "model.drop_rate": "model.dropout",
-    "model.drop_path_rate": "model.drop_path",
-    "model.img_size": "data.image_size",
-    "data.img_size": "data.image_size",
-    "optim.learning_rate": "optim.lr",
-    "train.lr": "optim.lr",
-    "train.num_epochs": "train.epochs",
+    **dict.fromkeys(("amp", "bf16", "fp16"), "precision"),
+    **dict.fromkeys(("auto_augment", "autoaugment", "randaugment"), "augment.policy"),
+    "bs": "train.batch_size",
+    **dict.fromkeys(("ckpt", "pretrained"), "init_from"),
+    **dict.fromkeys(("clip_grad", "grad_clip", "max_grad_norm"), "optim.clip_norm"),
+    **dict.fromkeys(("data_dir", "data_path", "dir", "path"), "data.root"),
+    "dataset": "data",
+    **dict.fromkeys(("dim", "hidden_dim", "hidden_size", "width"), "model.embed_dim"),
+    "drop_path_rate": "model.drop_path",
+    "drop_rate": "model.dropout",
+    "early_stopping": "train.patience",
+    **dict.fromkeys(
+        ("accum_iter", "accumulate_grad_batches", "gradient_accumulation_steps"),
+        "train.micro_batch",
+    ),
+    **dict.fromkeys(("img_size", "resolution"), "data.image_size"),
+    **dict.fromkeys(("layers", "num_layers"), "model.depth"),
+    "learning_rate": "optim.lr",
+    "log_interval": "train.log_every",
+    **dict.fromkeys(("max_steps", "steps"), "train.epochs"),
+    **dict.fromkeys(("opt", "optimizer"), "optim"),
+    "patch": "model.patch_size",
+    "test_images": "data.test_subset",
+    "train_images": "data.train_subset",
+    "wandb": "trackers",
+    "warmup_steps": "optim.warmup_epochs",
+    "wd": "optim.weight_decay",
 }
+# The most settings that a message suggests.
+MOST_SUGGESTED = 3
 
 
 def from_hydra(error: BaseException) -> bool:
@@ -86,14 +108,30 @@ def no_such_setting(asked: str, kind: type) -> str:
         for choice, each in CHOSEN_BY_NAME.get(group, {}).items()
         if name in all_settings(each)
     ]
-    if having:
-        return f"the setting {asked} exists only with {group}={' or '.join(having)}"
     known = all_settings(kind)
-    same = sorted(key for key in known if key.endswith(f".{name}") and name != "name")
-    similar = difflib.get_close_matches(asked, sorted(known), n=1, cutoff=0.75)
-    near = [OTHER_NAMES[asked]] if OTHER_NAMES.get(asked) in known else same or similar
-    hint = f"did you mean {' or '.join(near)}?" if near else "--help lists the settings"
-    return f"there is no setting {asked}: {hint}"
+    near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else similar(name, known)
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    if having:
+        hint = hint if name in OTHER_NAMES else ""
+        return f"the setting {asked} exists only with {group}={' or '.join(having)}{hint}"
+    return f"there is no setting {asked}{hint or ': --help lists the settings'}"
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return the settings, of any group, whose name is `name` or contains it as whole words.
+
+    If there are none or too many, return those whose name is the end of `name`, or is spelled alike.
+    """
+    names = {key: key.rpartition(".")[2] for key in sorted(known)}
+    alike = difflib.get_close_matches(name, names.values(), n=1, cutoff=0.75)
+    rules: tuple[Callable[[str], bool], ...] = (
+        lambda other: other in (name, f"{name}s"),
+        lambda other: f"_{name}_" in f"_{other}_",
+        lambda other: name.endswith(f"_{other}"),
+        lambda other: other in alike,
+    )
+    found = ([key for key, other in names.items() if fits(other)] for fits in rules)
+    return next((keys for keys in found if 1 <= len(keys) <= MOST_SUGGESTED), [])
 
 
 def all_settings(kind: type, prefix: str = "") -> dict[str, Any]:
