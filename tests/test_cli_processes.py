@@ -114,6 +114,13 @@ def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
     assert errors.count(lost) == 2
 
 
+def test_a_single_process_with_a_rank_is_a_run_like_any_other(tmp_path: Path) -> None:
+    alone = QUIET | {"RANK": "1"}
+    command = [sys.executable, "-m", "vit_train.commands.train", *SMALL, "train.max_minutes=1e-9"]
+    subprocess.run(command, cwd=tmp_path, env=alone, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
+
+
 def test_a_sweep_in_several_processes_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its second run would wait for a meeting that the others have left."""
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -81,6 +81,9 @@ def test_optuna_maximizes_the_validation_accuracy(run: Run) -> None:
     assert yaml.safe_load(text)["best_value"] == max(each["best_val"]["acc"] for each in runs)
     for each in runs:
         assert f"optim.lr={each['config']['optim']['lr']}" in shlex.split(each["command"])
+    stopped = [*SEARCH, "hydra.sweeper.n_trials=1", "train.max_minutes=1e-9"]
+    run.says("jobs that stopped early", "vit-train", *stopped, "hydra.sweep.dir=stopped")
+    assert not Path("stopped/optimization_results.yaml").exists(), "no trial was completed"
     rates = "hydra.sweeper.params={optim.lr:'choice(-1,-2)'}"
     failing = [*SEARCH, rates, "hydra.sweeper.n_trials=1", "hydra.sweep.dir=failing"]
     assert "failed jobs" in run.fails("must be greater than 0", "vit-train", *failing).err

@@ -120,7 +120,7 @@ def no_such_setting(asked: str, kind: type) -> str:
 def similar(name: str, known: Iterable[str]) -> list[str]:
     """Return the settings, of any group, whose name is `name` or contains it as whole words.
 
-    If there are none or too many, return those whose name is the end of `name`, or is spelled alike.
+    If there are none or too many, return those whose name ends `name`, or is spelled alike.
     """
     names = {key: key.rpartition(".")[2] for key in sorted(known)}
     alike = difflib.get_close_matches(name, names.values(), n=1, cutoff=0.75)

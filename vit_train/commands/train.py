@@ -54,8 +54,8 @@ class Sweep:
     def run(self, composed: DictConfig) -> float | None:
         """Start or resume a run, and return its best validation score.
 
-        Sweepers such as Optuna optimize this score. Return None if the job of a sweep fails, or if
-        the run has no score.
+        Sweepers such as Optuna optimize this score. Return None if the job of a sweep fails or
+        stops early, or if the run has no score.
         """
         settings = HydraConfig.get()
         in_sweep = settings.mode == RunMode.MULTIRUN
@@ -75,7 +75,7 @@ class Sweep:
                 self.stopped.append(outcome.folder)
             if outcome.exit_status:
                 sys.exit(outcome.exit_status)
-            return outcome.score
+            return outcome.score if outcome.finished else None
         return None
 
     @contextlib.contextmanager
@@ -131,8 +131,9 @@ ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
-# Among the processes that torchrun starts, only the first one writes files.
-IS_MAIN = os.environ.get("RANK", "0") == "0"
+# Among the processes that torchrun starts, only the first one writes files. Another launcher may set
+# RANK for processes that train alone.
+IS_MAIN = os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
 # torchrun's launch folder has attempt_N/RANK/error.json. The file LAUNCH in it records the run's
 # folder for a restart.
 ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -275,7 +276,7 @@ def main() -> None:
             else:
                 run()
         except ValueError:
-            if not sweep.failures:  # else, the failed jobs caused this error, and are listed below
+            if not (sweep.failures or sweep.stopped):  # else, they are listed below
                 raise
         finally:
             sweep.report()
