@@ -314,6 +314,50 @@ BUILDERS[FlatConfig] = Flat
 """
 
 
+FAULTY = """
+from vit_train.engine.trainer import CALLBACKS, Callback
+
+class Faulty(Callback):
+    def on_epoch(self, trainer, log, val):
+        {}
+
+CALLBACKS.append(Faulty)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise RuntimeError('\x1b[31m')", r"import=my_parts: RuntimeError: \x1b[31m ("),
+        ("\nimport no_parts", ": ModuleNotFoundError: No module named 'no_parts' ("),
+        (FAULTY.format("first, second = 1, 2, 3"), "vit-train: too many values to unpack"),
+        (FAULTY.format("torch.zeros(2).numpy().reshape(3)"), "vit-train: cannot reshape array"),
+        (FAULTY.format("self.on_epoch(trainer, log, val)"), "maximum recursion depth exceeded"),
+    ],
+)
+def test_an_error_in_ones_own_module_names_its_line(
+    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    Path("my_parts.py").write_text(f"import torch; {code}", encoding="utf-8")
+    line = 6 if "Faulty" in code else code.count("\n") + 1
+    few = ["data.train_images=20", "data.test_images=9", "model.embed_dim=16", "model.depth=1"]
+    outcome = run.fails(words, "vit-train", "import=my_parts", *few)
+    assert outcome.err.endswith(f"{Path('my_parts.py').absolute()}:{line})\n")
+
+
+def test_a_traceback_does_nothing_to_the_terminal(
+    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    Path("my_parts.py").write_text(FAULTY.format(r"raise RuntimeError('\x1b')"), encoding="utf-8")
+    few = ["data.train_images=20", "data.test_images=9", "model.embed_dim=16", "model.depth=1"]
+    for more in ([], ["-m"]):
+        outcome = run("vit-train", "import=my_parts", *few, *more)
+        assert outcome.status == 1 and r"RuntimeError: \x1b" in outcome.err
+        assert "Traceback" in outcome.err and "\x1b" not in outcome.err
+
+
 CHOSEN = [
     *("model.positions=ramp", "model.activation=relu2"),
     *("optim=plain", "optim.schedule=quadratic"),
@@ -334,7 +378,12 @@ def test_parts_of_a_module_work_with_every_command(
         words = f"; if your own module registers {setting.partition('=')[2]}, add import="
         run.fails(words, "vit-train", *SMALL, setting)
     assert sys.path == before  # the folder may be somebody else's
-    run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
+    for name, words in {
+        "no_parts": "import=no_parts: ModuleNotFoundError: No module named 'no_parts'\n",
+        "..": "import=.. must name a module, not a file",
+        "my_parts.py": "import=my_parts.py must name a module, not a file",
+    }.items():
+        run.fails(words, "vit-train", f"import={name}")
     run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")
     run.says("noted epoch 2", "vit-train", own, "resume=run", "train.max_minutes=null")
     last = csv_rows("run/metrics.csv")[1]

@@ -21,7 +21,13 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.log import shown_on_terminal
-from vit_train.commands.errors import GRAMMAR, all_settings, require_known, short_errors
+from vit_train.commands.errors import (
+    GRAMMAR,
+    all_settings,
+    own_modules,
+    require_known,
+    short_errors,
+)
 from vit_train.runs.config import (
     CHOSEN_BY_NAME,
     CONF_DIR,
@@ -137,16 +143,16 @@ def import_own_parts() -> None:
 
     These modules, which may be in the current folder, register the user's own models, data sources
     and so on. No config and no checkpoint can make the program import a module. Raise ValueError if
-    a module does not exist.
+    a module does not exist or cannot be imported.
     """
-    arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
-    names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
-    for name in filter(None, names.split(",")):
+    for name in own_modules():
+        if re.search(r"^\.|[/\\]|\.py$", name):
+            raise ValueError(f"{IMPORT}{name} must name a module, not a file: import=my_parts")
         sys.path.append(os.getcwd())  # only now: it may be somebody else's folder
         try:
             import_module(name)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"{IMPORT}{name}: {error}") from error
+        except Exception as error:
+            raise ValueError(f"{IMPORT}{name}: {type(error).__name__}: {error}") from error
 
 
 def version_line() -> str:

@@ -19,7 +19,7 @@ from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import printable, reason, replace_unencodable_characters
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
+from vit_train.runs.config import CHOSEN_BY_NAME, IMPORT, TrainConfig
 
 GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
@@ -58,6 +58,28 @@ OTHER_NAMES = {
 MOST_SUGGESTED = 3
 
 
+def own_modules() -> list[str]:
+    """Return the modules that `import=A,B` or the variable VIT_TRAIN_IMPORT names."""
+    arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
+    names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
+    return [name for name in names.split(",") if name]
+
+
+def own_place(error: BaseException) -> str:
+    """Return " (FILE:LINE)" if the user's own code raised an error, perhaps in another library.
+
+    Return "" for the errors of this program, even if the user's own code called it.
+    """
+    own = {name.partition(".")[0] for name in own_modules()}
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package in own:
+            return f" ({frame.f_code.co_filename}:{line})"
+        if package == "vit_train":
+            break
+    return ""
+
+
 def from_hydra(error: BaseException) -> bool:
     """Return True if Hydra, one of its plugins or a library that they use raised the error.
 
@@ -72,7 +94,14 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
 
     `kind` is the dataclass of the command's settings.
     """
-    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", describe(error, kind))
+    message = describe(error, kind) + next(filter(None, map(own_place, causes(error))), "")
+    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", message)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, and the errors during whose handling it was raised."""
+    context = None if error.__suppress_context__ else error.__context__
+    return [each for each in (error, error.__cause__, context) if each is not None]
 
 
 def describe(error: BaseException, kind: type) -> str:
@@ -82,9 +111,8 @@ def describe(error: BaseException, kind: type) -> str:
         )
     # Hydra names the config file with the error.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
-    context = None if error.__suppress_context__ else error.__context__
-    for cause in (error, error.__cause__, context):
-        if isinstance(cause, RecursionError):
+    for cause in causes(error):
+        if isinstance(cause, RecursionError) and not own_place(cause):
             return "an argument or a config file is nested too deeply"
         if isinstance(cause, OverrideParseException):
             return f"{cause.override} cannot be read as {GRAMMAR}"
@@ -97,7 +125,7 @@ def describe(error: BaseException, kind: type) -> str:
             return f"{where}{cause.full_key}: {said}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename2 or error.filename}: {error.strerror}"
-    return str(error)
+    return str(error) or type(error).__name__
 
 
 def no_such_setting(asked: str, kind: type) -> str:
@@ -180,7 +208,7 @@ EXPECTED = (
 def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     """Exit with a short message if the block raises an error that the user can fix.
 
-    Other errors keep their traceback; with HYDRA_FULL_ERROR=1, all errors do. If the user has not
+    Other errors print their traceback; with HYDRA_FULL_ERROR=1, all errors do. If the user has not
     set this variable, this function sets it, so that Hydra does not print errors itself. `kind` is
     the dataclass of the command's settings.
     """
@@ -194,9 +222,9 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
         with ended_by_interrupt(command), report_lost_output(command):
             yield
     except Exception as error:
-        if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
-            raise
-        sys.exit(printable(f"{command}: {explain(error, kind)}", keep="\n"))
+        is_expected = isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)
+        message = f"{command}: {explain(error, kind)}" if is_expected else traceback.format_exc()
+        sys.exit(printable(message, keep="\n"))
 
 
 @contextlib.contextmanager

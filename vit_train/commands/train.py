@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TextIO
 
 from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.conf import HydraConf
@@ -93,7 +94,7 @@ class Sweep:
             yield
         except Exception as error:
             if not isinstance(error, EXPECTED):
-                traceback.print_exc()
+                say(traceback.format_exc(), sys.stderr)
             job = settings.job
             message = printable(f"{job.override_dirname or job.num}: {explain(error)}", keep="\n")
             print(f"vit-train: job {job.num} failed: {message}", file=sys.stderr)
@@ -118,8 +119,8 @@ class Sweep:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 
 
-def say(text: str) -> None:
-    print(printable(text, keep="\n"))
+def say(text: str, file: TextIO | None = None) -> None:
+    print(printable(text, keep="\n"), file=file)
 
 
 # The settings that hold paths; for a path without a key, the first is suggested.
@@ -131,7 +132,7 @@ ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
-# Among the processes that torchrun starts, only the first one writes files. Another launcher may set
+# Among the processes that torchrun starts, only the first one writes files. Other launchers may set
 # RANK for processes that train alone.
 IS_MAIN = os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
 # torchrun's launch folder has attempt_N/RANK/error.json. The file LAUNCH in it records the run's
