@@ -215,6 +215,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *(STATE, '{"global_pool": "avg"}'),
         "its head reads all tokens: it must read the class token",
     ),
+    "no heads": (STATE, '{"model_args": {"num_heads": 0}}', "model.num_heads=0 must be at least 1"),
     "no config": (HF, "[]", "config.json is not a JSON object"),
     "a broken config": (HF, '{"id2label": [1]}', "config.json does not describe a model"),
 }

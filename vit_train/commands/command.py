@@ -84,10 +84,9 @@ def checked(
                 f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
                 "lists the settings)"
             )
-        if key in paths and (value.startswith("~") or exists(value)):
-            yield each.removesuffix(value) + quoted(os.path.expanduser(value))
-        else:
-            yield each.removesuffix(value) + as_text(value) if key in texts else each
+        is_path = key in paths and (value.startswith("~") or exists(value))
+        text = quoted(os.path.expanduser(value)) if is_path else as_text(value)
+        yield each.removesuffix(value) + text if key in texts else each
 
 
 def quoted(path: Path | str) -> str:
@@ -121,8 +120,9 @@ def keep_text(names: Sequence[str]) -> None:
                 value.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
         return loader.construct_yaml_map(node)
 
-    tag = yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG
-    yaml.constructor.SafeConstructor.add_constructor(tag, construct_map)
+    yaml.constructor.SafeConstructor.add_constructor(
+        yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_map
+    )
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
@@ -155,6 +155,19 @@ def import_own_parts() -> None:
             raise ValueError(f"{IMPORT}{name}: {type(error).__name__}: {error}") from error
 
 
+def flag_parser() -> Any:
+    """Return the parser of Hydra's flags.
+
+    Python 3.14 checks help texts when they are added, and one of Hydra 1.3's is no text.
+    """
+    if sys.version_info < (3, 14):
+        return get_args_parser()
+    from unittest.mock import patch
+
+    with patch.object(argparse.ArgumentParser, "_check_help"):
+        return get_args_parser()
+
+
 def version_line() -> str:
     return f"vit_train {version('vit-train')}"
 
@@ -177,7 +190,7 @@ def read_command(
     if "--version" in sys.argv:
         print(version_line())
         sys.exit()
-    parser: Any = get_args_parser()
+    parser = flag_parser()
     parser.error = refuse
     # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])

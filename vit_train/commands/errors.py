@@ -65,18 +65,16 @@ def own_modules() -> list[str]:
     return [name for name in names.split(",") if name]
 
 
-def own_place(error: BaseException) -> str:
+def own_place(error: BaseException | None) -> str:
     """Return " (FILE:LINE)" if the user's own code raised an error, perhaps in another library.
 
     Return "" for the errors of this program, even if the user's own code called it.
     """
     own = {name.partition(".")[0] for name in own_modules()}
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__ if error else None)]):
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package in own:
-            return f" ({frame.f_code.co_filename}:{line})"
-        if package == "vit_train":
-            break
+        if package in {*own, "vit_train"}:
+            return f" ({frame.f_code.co_filename}:{line})" if package in own else ""
     return ""
 
 
@@ -94,14 +92,8 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
 
     `kind` is the dataclass of the command's settings.
     """
-    message = describe(error, kind) + next(filter(None, map(own_place, causes(error))), "")
+    message = describe(error, kind) + (own_place(error) or own_place(error.__cause__))
     return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", message)
-
-
-def causes(error: BaseException) -> list[BaseException]:
-    """Return an error, and the errors during whose handling it was raised."""
-    context = None if error.__suppress_context__ else error.__context__
-    return [each for each in (error, error.__cause__, context) if each is not None]
 
 
 def describe(error: BaseException, kind: type) -> str:
@@ -111,7 +103,8 @@ def describe(error: BaseException, kind: type) -> str:
         )
     # Hydra names the config file with the error.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
-    for cause in causes(error):
+    context = None if error.__suppress_context__ else error.__context__
+    for cause in (error, error.__cause__, context):
         if isinstance(cause, RecursionError) and not own_place(cause):
             return "an argument or a config file is nested too deeply"
         if isinstance(cause, OverrideParseException):
@@ -140,8 +133,8 @@ def no_such_setting(asked: str, kind: type) -> str:
     near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else similar(name, known)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
     if having:
-        hint = hint if name in OTHER_NAMES else ""
-        return f"the setting {asked} exists only with {group}={' or '.join(having)}{hint}"
+        only = f"{group}={' or '.join(having)}{hint if name in OTHER_NAMES else ''}"
+        return f"the setting {asked} exists only with {only}"
     return f"there is no setting {asked}{hint or ': --help lists the settings'}"
 
 

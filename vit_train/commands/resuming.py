@@ -206,7 +206,7 @@ def cannot_change(argument: str, key: str, differing: dict[str, Any]) -> str:
     `differing` has the run's own values. Name the arguments with which a new run can change them.
     """
     values = ", ".join(f"{name}={value}" for name, value in list(differing.items())[:3])
-    starts = [] if key == "experiment" else ["fork", "config"]
+    starts = ("fork", "config") if key != "experiment" else ()
     able = [f"{each}=" for each in starts if all(may_change(name, each) for name in differing)]
     how = f": {' or '.join(able)} with this run's folder" if able else ""
     return (

@@ -11,14 +11,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra._internal.utils import _run_hydra
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import file_name, printable
-from vit_train.commands.command import AUTO, DATA_PATHS, import_own_parts, read_command
+from vit_train.commands.command import (
+    AUTO,
+    DATA_PATHS,
+    flag_parser,
+    import_own_parts,
+    read_command,
+)
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
 from vit_train.runs.config import (
     CONF_DIR,
@@ -265,7 +271,7 @@ def main() -> None:
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
 
         def run() -> Path | None:
-            _run_hydra(flags, get_args_parser(), sweep.run, str(CONF_DIR), "train")
+            _run_hydra(flags, flag_parser(), sweep.run, str(CONF_DIR), "train")
             return None if sweep.failures or sweep.stopped else Path(sweep.folder)
 
         try:

@@ -333,16 +333,13 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Return True after the last epoch, or after `patience` epochs without improvement."""
-        return self.is_impatient or self.epoch == self.last_epoch
+        impatient = self.loop.patience is not None and self.waited >= self.loop.patience
+        return impatient or self.epoch == self.last_epoch
 
     @property
     def waited(self) -> int:
         """Return the number of epochs since the best one."""
         return self.epoch - (self.best.epoch if self.best else self.start.epoch)
-
-    @property
-    def is_impatient(self) -> bool:
-        return self.loop.patience is not None and self.waited >= self.loop.patience
 
     @property
     def stopped_early(self) -> bool:

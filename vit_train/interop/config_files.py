@@ -61,9 +61,9 @@ def timm_facts(files: Files) -> Facts:
         "norm_eps": CLIP_EPS if "_clip_" in architecture else EPS,
     }
     by_size = next((heads for size, heads in HEADS.items() if f"_{size}_" in architecture), None)
-    if heads := given.get("num_heads") or by_size:
+    if (heads := given.get("num_heads", by_size)) is not None:
         settings["num_heads"] = heads
-    if pooling := given.get("global_pool") or config.get("global_pool"):
+    if (pooling := given.get("global_pool", config.get("global_pool"))) is not None:
         settings["head"] = POOLING.get(pooling, "another")
     images = config.get("pretrained_cfg") or config
     names = config.get("label_names")

@@ -68,22 +68,15 @@ class Earlier:
         try:
             load(trainer, self.state)
             if self.verb == "fork" and trainer.finished:
-                raise ValueError(f"it leaves nothing to train: set {what_ends(trainer)}")
+                more = f"train.epochs= to more than {trainer.epoch - trainer.start.epoch}"
+                if trainer.stopped_early:
+                    more = f"train.patience= to null or more than {trainer.waited}"
+                raise ValueError(f"it leaves nothing to train: set {more}")
         except (KeyError, ValueError, RuntimeError) as error:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
         return ValueError(f"cannot use this checkpoint for {self.verb}=: {reason}")
-
-
-def what_ends(trainer: Trainer) -> str:
-    """Return the settings, with sufficient values, without which a fork ends before its start."""
-    settings = []
-    if trainer.epoch == trainer.last_epoch:
-        settings.append(f"train.epochs= to more than {trainer.epoch - trainer.start.epoch}")
-    if trainer.is_impatient:
-        settings.append(f"train.patience= to null or more than {trainer.waited}")
-    return " and ".join(settings)
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
