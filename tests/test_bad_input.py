@@ -150,7 +150,7 @@ TRAIN = {
        }.items()},
     "num_workers=4": "there is no setting num_workers: --help lists the settings\n",
     "data=cifar10 data.train_images=9": "only with data=shapes: did you mean data.train_subset?\n",
-    "--epochs 3": "unrecognized arguments: --epochs 3\n",
+    "--epochs 3": "unrecognized arguments: --epochs",
     "seed=0,1": "To sweep over it, add --multirun to your command line\n",
     "optim=3": "Config group override must be a string or a list. Got int\n",
     "checkpoint=3": "checkpoint: Invalid type assigned: int is not a subclass of CheckpointConfig",

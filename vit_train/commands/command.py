@@ -115,7 +115,7 @@ def keep_text(names: Sequence[str]) -> None:
 
     def construct_map(loader: Any, node: yaml.MappingNode) -> object:
         for key, value in node.value:
-            is_plain = isinstance(value, yaml.ScalarNode) and value.style is None
+            is_plain = isinstance(value, yaml.ScalarNode) and not value.style
             if key.value in names and is_plain and not value.tag.endswith(":null"):
                 value.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
         return loader.construct_yaml_map(node)

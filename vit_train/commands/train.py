@@ -9,8 +9,9 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+import hydra.utils
 from hydra._internal.utils import _run_hydra
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
@@ -258,9 +259,15 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
     return f"outputs/{name}/{now}"
 
 
+# What Hydra may run for a config: its launchers and sweepers, and logging. Hydra 1.4 asks.
+EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
+
+
 def main() -> None:
     sweep = Sweep()
-    OmegaConf.register_new_resolver("new_run_folder", new_run_folder, replace=True)
+    allow: Any = getattr(hydra.utils, "execution_whitelist", None)  # from Hydra 1.4 on
+    register: Any = OmegaConf.register_resolver if allow else OmegaConf.register_new_resolver
+    register("new_run_folder", new_run_folder, replace=True)
     with short_errors("vit-train"):
         import_own_parts()
         register_schemas()
@@ -271,7 +278,8 @@ def main() -> None:
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
 
         def run() -> Path | None:
-            _run_hydra(flags, flag_parser(), sweep.run, str(CONF_DIR), "train")
+            with allow(EXECUTED) if allow else contextlib.nullcontext():
+                _run_hydra(flags, flag_parser(), sweep.run, str(CONF_DIR), "train")
             return None if sweep.failures or sweep.stopped else Path(sweep.folder)
 
         try:
