@@ -508,6 +508,38 @@ def test_every_so_many_epochs_a_checkpoint_is_kept(run: Run) -> None:
     run.says("forks whole after step 10", "vit-train", f"fork={kept[0]}", *shorter)
 
 
+@pytest.mark.parametrize(
+    ("start", "kept", "best"),
+    [
+        ("fork=whole/checkpoints/epoch-1.safetensors", (1,), 1),
+        ("fork=whole/checkpoints/epoch-2.safetensors", (1, 2), 1),
+        ("fork=whole/checkpoints/epoch-2.safetensors", (2,), 3),
+        ("resume=whole/checkpoints/epoch-1.safetensors", (1,), 1),
+        ("resume=whole", (), None),
+    ],
+)
+def test_lost_best_weights_are_those_of_the_epochs_own_file_or_chosen_anew(
+    run: Run, start: str, kept: tuple[int, ...], best: int | None
+) -> None:
+    """The first epoch is the best, because the weights stay as they are."""
+    few = [*SMALL, "data.train_images=60", "data.test_images=20"]
+    still = ["optim.lr=1e-30", "checkpoint.keep_every=1", "hydra.run.dir=whole"]
+    run.succeeds("vit-train", *few, *still)
+    checkpoints = as_if_running(Path("whole")) / "checkpoints"
+    (checkpoints / "best.safetensors").unlink()
+    for epoch in {1, 2}.difference(kept):
+        (checkpoints / f"epoch-{epoch}.safetensors").unlink()
+    longer = ["train.epochs=5", "train.patience=2", "hydra.run.dir=forked"]
+    outcome = run.succeeds("vit-train", start, *(longer if "fork" in start else []))
+    assert ("the best weights are lost" in outcome.out) == (best != 1)
+    folder = Path("forked" if "fork" in start else "whole")
+    said = summary(str(folder))
+    assert (said["best_val"] or {}).get("epoch") == best and ("best" in said["test"]) == bool(best)
+    if best:
+        assert Checkpoint.load(folder / "checkpoints/best.safetensors").epoch == best
+        assert said["epochs"] == (best + 2 if "fork" in start else 2)
+
+
 def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted", "my runs/half done")
     last = small_run("finished") / "checkpoints/last.safetensors"

@@ -338,8 +338,8 @@ class Trainer:
 
     @property
     def waited(self) -> int:
-        """Return the number of epochs since the best one."""
-        return self.epoch - (self.best.epoch if self.best else self.start.epoch)
+        """Return the number of epochs since the best one; 0 if no epoch is known to be the best."""
+        return self.epoch - self.best.epoch if self.best else 0
 
     @property
     def stopped_early(self) -> bool:

@@ -1,14 +1,16 @@
 """The checkpoint from which training continues with resume=, extend= or fork=."""
 
+import contextlib
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vit_train.base.log import logger
 from vit_train.base.reading import flatten
 from vit_train.base.text import counted
 from vit_train.engine import resuming
-from vit_train.engine.config import LAST
+from vit_train.engine.config import BEST, LAST
 from vit_train.engine.trainer import Trainer
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.config import TrainConfig, default_settings
@@ -30,6 +32,8 @@ class Earlier:
     verb: str = "resume"
     # The folder of the run being extended or forked.
     folder: Path | None = None
+    # The checkpoint of the best epoch so far; None if there is no best epoch yet.
+    best: Path | None = None
 
     def words(self, config: TrainConfig) -> str:
         """Describe, for the log, the step from which training continues."""
@@ -87,8 +91,8 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
     damaged.
     """
     if checkpoint is not None:
-        state = Checkpoint.load(checkpoint)
-        return Earlier(state, state.extends)
+        state, best = with_best(Checkpoint.load(checkpoint), checkpoint)
+        return Earlier(state, state.extends, best=best)
     if config.fork is not None:
         verb, path = "fork", Path(config.fork)
         folder = run_folder(path)
@@ -107,7 +111,31 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         fingerprint=state.checksum,
         recipe=recipe(state.config, state.extends, state.fingerprint),
     )
-    return Earlier(state, [*state.extends, own], verb, folder)
+    chain = [*state.extends, own]
+    if verb == "extend":  # which chooses the best of its own epochs
+        return Earlier(state, chain, verb, folder)
+    state, best = with_best(state, path)
+    return Earlier(state, chain, verb, folder, best)
+
+
+def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:
+    """Return the `state` saved in `path`, and the checkpoint beside it of the state's best epoch.
+
+    If there is no such checkpoint, forget the best epoch, because its weights are lost.
+    """
+    if state.best is None:
+        return state, None
+    epoch = state.best.epoch
+    for each in (path.with_name(BEST), path.with_name(f"epoch-{epoch}.safetensors"), path):
+        with contextlib.suppress(OSError, ValueError):
+            found = Checkpoint.load(each)
+            if (found.epoch, found.batch) == (epoch, 0):
+                return state, each
+    logger.warning(
+        f"the best weights are lost: no intact checkpoint beside {path} has epoch {epoch}. "
+        f"{BEST} will hold the best of the following epochs"
+    )
+    return replace(state, best=None), None
 
 
 def recipe(config: dict[str, Any], chain: list[Extended], images: str = "") -> str:

@@ -1,6 +1,5 @@
 """A run's folder and all files in it, from the config to the summary."""
 
-import contextlib
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +12,14 @@ from omegaconf import OmegaConf
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
 from vit_train.base.text import csv_text
-from vit_train.base.writing import remove_partial, require_own, write_json, write_text
+from vit_train.base.writing import (
+    remove_partial,
+    require_own,
+    save_archive,
+    write_json,
+    write_text,
+)
 from vit_train.data.config import IMAGES, FolderConfig
-from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.resuming import state_of
@@ -131,8 +135,8 @@ class RunFolder:
             remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing here now
             truncate_reports(self.path, own_state.written if own_state else {})
-        if self.earlier and self.earlier.folder:
-            self.copy_history(self.earlier.state, self.earlier.folder, self.earlier.verb)
+        if self.earlier:
+            self.copy_history(self.earlier)
         self.csv.open()
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if own_state is None:
@@ -150,21 +154,17 @@ class RunFolder:
             logger.info(advice)
         warn_of_uneven_classes(self.setup)
 
-    def copy_history(self, state: Checkpoint, source: Path, verb: str) -> None:
-        """Copy metrics.csv, and for a fork the best checkpoint, from the run in `source`.
+    def copy_history(self, earlier: Earlier) -> None:
+        """Copy the curve of the run that this one extends or forks, and the best checkpoint.
 
-        Rows that were written after the checkpoint `state` are left out.
+        Rows of the curve that were written after the checkpoint to continue from are left out.
         """
-        name = self.csv.path.name
-        if (source / name).exists():
-            rows = read_table(source / name).encode()[: state.written.get(name, 0)]
+        name, best = self.csv.path.name, self.checkpoints.best_path
+        if earlier.folder and (earlier.folder / name).exists():
+            rows = read_table(earlier.folder / name).encode()[: earlier.state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
-        best, copy = source / CHECKPOINTS / BEST, self.checkpoints.best_path
-        if verb == "fork" and state.best is not None and best.is_file():
-            with contextlib.suppress(ValueError):  # damaged: the run goes on without it
-                if Checkpoint.load(best).epoch == state.best.epoch:  # not a later epoch
-                    copy.parent.mkdir(exist_ok=True)
-                    copy.write_bytes(best.read_bytes())
+        if earlier.best and earlier.best.absolute() != best.absolute():
+            save_archive(best, earlier.best.read_bytes())
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write and log the results, the final summary and the next commands.
@@ -239,15 +239,10 @@ class RunFolder:
         }
         write_json(self.path / SUMMARY, known | results)
 
-    def best_weights(self, best: Best) -> State | None:
+    def best_weights(self) -> State | None:
         """Read the best epoch's weights; warn and return None if the file is missing or damaged."""
-        path = self.checkpoints.best_path
         try:
-            saved = Checkpoint.load(path)
-            if saved.epoch != best.epoch:  # the run has gone back to a checkpoint before that epoch
-                raise ValueError(
-                    f"{path} holds epoch {saved.epoch}, not the best epoch, {best.epoch}"
-                )
+            saved = Checkpoint.load(self.checkpoints.best_path)
         except ValueError as error:
             logger.warning(f"the best weights are lost: {error}")
             return None

@@ -225,7 +225,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> di
         if best is not None and best.epoch == trainer.epoch:
             results["best"] = results["final"]
         elif best is not None:
-            weights = setup.processes.broadcast(folder.best_weights(best) if folder else None)
+            weights = setup.processes.broadcast(folder.best_weights() if folder else None)
             if weights is not None:
                 model = setup.task.build_model().to(setup.precision.device)
                 model.load_state_dict(weights)
