@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import DEFAULT, Mock
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import rewrite
@@ -442,6 +443,24 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     optim = again["config"]["optim"]
     assert (optim["lr"], optim["warmup_epochs"]) == (5e-4, 3)
     assert again["config"]["train"]["epochs"] == 6 and contents(first) == before
+
+
+def test_an_epochs_points_add_up_to_its_row_even_in_an_extension(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished", "first")  # 5 steps an epoch, points every 2 steps
+    run.succeeds("vit-train", "extend=first", "train.log_every=20", "hydra.run.dir=second")
+    for folder, steps in (("first", [2, 4, 5, 7, 9, 10]), ("second", [15, 20])):
+        curves, epochs = scalars(Path(folder)), rows(Path(folder))[-2:]
+        for name in ("loss", "acc"):
+            curve = dict(curves[f"{name}/train"])
+            assert list(curve) == steps
+            for row in epochs:
+                end = int(row["step"])
+                points = [step for step in steps if end - 5 < step <= end]
+                counts = np.diff([end - 5, *points])
+                mean = np.average([curve[step] for step in points], weights=counts)
+                assert mean == pytest.approx(float(row[f"train_{name}"]))
 
 
 @pytest.mark.parametrize("config", ["plain", "noisy"])

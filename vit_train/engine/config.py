@@ -226,8 +226,8 @@ class LoopConfig(Settings):
     )
     log_every: int = setting(
         20,
-        "Steps between two points of the training curves; on a GPU, points are at least a "
-        "second apart.",
+        "Steps between two points of the training curves, each the mean since the point before; "
+        "every epoch ends with a point. On a GPU, other points are at least a second apart.",
         at_least=1,
     )
     cuda_graph: bool = setting(

@@ -55,7 +55,8 @@ class Callback:
     def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
         """Handle the averages since the previous log.
 
-        Logs come every `log_every` steps, but on a GPU at most once a second.
+        Logs come every `log_every` steps of an epoch, but on a GPU at most once a second, and at
+        the end of the epoch, before `on_epoch`.
         """
 
     def on_step(self, trainer: "Trainer") -> None:
@@ -216,9 +217,12 @@ class Trainer:
             self.step += 1
             self.batch += 1
             self.images_seen += self.train_loader.batch_size
-            is_due = time.perf_counter() - self.logged_at >= self.log_seconds
+            # An epoch's points add up to the epoch: none spans two, and the last covers the rest.
+            is_last = self.batch == len(self.train_loader)
+            is_due = is_last or time.perf_counter() - self.logged_at >= self.log_seconds
+            is_point = is_last or self.batch % self.loop.log_every == 0
             # All processes log at the same steps, even if a log is due in only one of them.
-            if self.step % self.loop.log_every == 0 and self.processes.any(is_due):
+            if is_point and self.processes.any(is_due):
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
                 self.report("on_log", log)
@@ -258,10 +262,11 @@ class Trainer:
         before = [value.clone() for value in self.statistics]
         sums = self.accumulate(images, targets)
 
-        # Clip.
+        # Clip. The norm before clipping stays on the device until it is logged.
         for optimizer in self.optimizers.optimizers:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
+        self.gradient_norm = norm
 
         # Step. In fp16, a gradient that overflows is no fault while the scale can still be lowered,
         # down to 1. Scaling a 1 reads the scale on the device; get_scale() would wait for it.

@@ -108,29 +108,27 @@ def read_table(path: Path) -> str:
     return read_text(path, CSV_BYTES)
 
 
-# TensorBoard sorts groups of curves by name and opens the first two. So each measure of both
-# training and validation is a group, `acc/train` beside `acc/val`, and the norms come last.
-GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
-
-
 def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
-    """Return the Euclidean norms of each layer's weights and gradients, by TensorBoard tag.
+    """Return the Euclidean norm of each layer's trained weights, by TensorBoard tag.
 
     A layer is one submodule of the model, such as "head", or one element of a list, such as
     "blocks.3". All norms are copied from the device at once.
     """
-    tensors: dict[str, list[Tensor]] = defaultdict(list)
+    layers: dict[str, list[Tensor]] = defaultdict(list)
     for name, parameter in named:
-        if parameter.grad is not None:
+        if parameter.requires_grad:
             layer = re.sub(r"^([^.]+(\.\d+)?).*", r"\1", name)
-            tensors[f"{WEIGHT}/{layer}"].append(parameter)
-            tensors[f"{GRADIENT}/{layer}"].append(parameter.grad)
-    norms = [get_total_norm(each) for each in tensors.values()]
-    return dict(zip(tensors, torch.stack(norms).tolist() if norms else [], strict=True))
+            layers[f"weight norm/{layer}"].append(parameter)
+    norms = [get_total_norm(each) for each in layers.values()]
+    return dict(zip(layers, torch.stack(norms).tolist() if norms else [], strict=True))
 
 
 class TensorBoard(Callback):
     """Adds curves, figures and settings to a new event file.
+
+    TensorBoard sorts groups of curves by name and opens the first two. So each measure of both
+    training and validation is a group, `acc/train` beside `acc/val`, and the weights' norms come
+    last.
 
     Events stay in memory until `flush`, which creates the file but not its folder.
     """
@@ -182,14 +180,13 @@ class TensorBoard(Callback):
             "train/lr": log.lr,
             "train/images_per_s": log.images_per_s,
             "train/images_seen": log.images_seen,
+            "train/gradient_norm": float(trainer.gradient_norm),
             **norms_by_layer(trainer.model.named_parameters()),
         }
         for tag, value in points.items():
             self.scalar(tag, value, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        if log.step < trainer.loop.log_every:  # no point yet: epochs are short
-            self.on_log(trainer, log)
         if val is not None:
             for name, value in all_values(val).items():
                 tag = f"{name}/val" if name in log.values else f"val/{name}"
