@@ -30,7 +30,7 @@ from vit_train.engine.stepping import Optimizers
 from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
-from vit_train.model.pos_embed import POSITIONS, Rotary2D
+from vit_train.model.pos_embed import POSITIONS, LearnedTable, Rotary2D, Sinusoidal, Table
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.tasks.classify import Classify
@@ -413,6 +413,31 @@ def test_parts_of_a_module_work_with_every_command(
         "vit-results .",
     ):
         run.succeeds(*command.split())
+
+
+@pytest.mark.parametrize("base", [Table, LearnedTable, Sinusoidal])
+def test_positions_that_a_constructor_sets_are_never_overwritten(
+    run: Run, base: type[Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ramp(base):  # type: ignore[valid-type, misc]
+        def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
+            super().__init__(grid, dim, has_class)
+            tokens = math.prod(grid) + has_class
+            ramp = torch.linspace(-1, 1, tokens * dim).view(1, tokens, dim)
+            self.weight = nn.Parameter(ramp)
+            self.layer = nn.Linear(1, 1)
+            nn.init.constant_(self.layer.weight, 5)
+
+    monkeypatch.setitem(POSITIONS, "ramp", Ramp)
+    train = ["vit-train", *SMALL, "model.positions=ramp", "optim.lr=1e-30", "hydra.run.dir=run"]
+    run.fails("model.positions=ramp: Ramp has a constructor, but inherits init_weights", *train)
+    monkeypatch.setattr(Ramp, "init_weights", lambda self, std: None, raising=False)
+    run.succeeds(*train)
+    model = vit_train.load("run").model
+    (ramp,) = (each for each in model.modules() if isinstance(each, Ramp))
+    weight = ramp.weight.flatten()
+    torch.testing.assert_close(weight, torch.linspace(-1, 1, len(weight)))
+    assert ramp.layer.weight == 5
 
 
 @dataclass

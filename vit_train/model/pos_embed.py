@@ -38,7 +38,11 @@ class PositionEmbedding(nn.Module):
     width_multiple: ClassVar[int] = 1
 
     def init_weights(self, std: float) -> None:
-        """Draw the initial weights; `std` is model.pos_std."""
+        """Draw the initial weights; `std` is model.pos_std.
+
+        A class with a constructor and parameters of its own must also define this method, because
+        only the class knows whether its constructor has set them.
+        """
         for parameter in self.parameters():
             init_normal(parameter, std)
 
@@ -104,6 +108,8 @@ class Table(AbsolutePositions):
 class LearnedTable(Table):
     """Learned 1-D positions: one vector for each token."""
 
+    init_weights = PositionEmbedding.init_weights
+
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
         self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
@@ -113,6 +119,7 @@ class LearnedTable2D(AbsolutePositions):
     """Learned 2-D positions: vectors (D/2,) for the patch's column and row, concatenated."""
 
     width_multiple = 2
+    init_weights = PositionEmbedding.init_weights
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__()
@@ -187,6 +194,8 @@ class RelativeKeys(AttentionPositions):
     A distance is the index of the query's patch minus the index of the key's patch. The tokens
     before the patches have no distances: nothing is added to the logits in their rows and columns.
     """
+
+    init_weights = PositionEmbedding.init_weights
 
     def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
@@ -280,7 +289,24 @@ def make_positions(
         )
     has_class = config.has_class_token if has_class is None else has_class
     # Tables leave registers out; attention positions take the number of tokens before the patches.
-    return positions(grid, width, has_class if absolute else has_class + config.registers)
+    made = positions(grid, width, has_class if absolute else has_class + config.registers)
+    require_initialization(made, f"model.positions={config.positions}")
+    return made
+
+
+def require_initialization(positions: PositionEmbedding, setting: str) -> None:
+    """Raise ValueError if `init_weights` may overwrite weights that the constructor has set.
+
+    That may happen if a class with parameters inherits `init_weights`, but not its constructor.
+    """
+    kind, names = type(positions), ("init_weights", "__init__")
+    nearest = next(name for each in kind.__mro__ for name in names if name in vars(each))
+    if nearest == "__init__" and any(True for _ in positions.parameters()):
+        raise ValueError(
+            f"{setting}: {kind.__name__} has a constructor, but inherits init_weights, which would "
+            "overwrite the weights that the constructor sets. Define init_weights(self, std) to "
+            "draw them there or, with only a docstring, to keep them"
+        )
 
 
 def resize_positions(state: State, grid: Size, model: nn.Module) -> State:

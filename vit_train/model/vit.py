@@ -39,9 +39,12 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     projection to queries, keys and values counts as one layer, as in PyTorch's MultiheadAttention.
     The patch embedding counts as a linear layer with a fan-in of P²·C. mimetic: as xavier, but
     attention resembles trained attention. torch: linear layers keep PyTorch's default. Position
-    embeddings initialize their own weights.
+    embeddings initialize all of their own weights.
     """
-    for child in module.modules():
+    positions = [each for each in module.modules() if isinstance(each, PositionEmbedding)]
+    theirs = {part for each in positions for part in each.modules() if part is not each}
+    children = [each for each in module.modules() if each not in theirs]
+    for child in children:
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
             nn.init.xavier_uniform_(child.weight.flatten(1))
             if child.bias is not None:
@@ -49,7 +52,7 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
         if isinstance(child, PositionEmbedding):
             child.init_weights(config.pos_std)
     # In a second loop, because `modules` lists attention before its linear layers.
-    for child in module.modules():
+    for child in children:
         if isinstance(child, Attention) and config.init == "mimetic":
             init_mimetic(child)
         if config.zero_branches and isinstance(child, Attention | Mlp):
