@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import conftest
 import pytest
@@ -76,8 +76,35 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
         outcome = run.fails(os.strerror(errno.EIO), "vit-train", *SMALL, "hydra.run.dir=run")
     last = Path("run/checkpoints/last.safetensors").absolute()
     assert f"{last} is intact; resume with: vit-train resume={last}\n" in outcome.err
+    assert read_json(Path("run/summary.json"))["status"] == "failed"
+    assert os.strerror(errno.EIO) in Path("run/train.log").read_text(encoding="utf-8")
     run.succeeds("vit-train", "resume=run")
     assert read_json(Path("run/summary.json"))["status"] == "finished"
+
+
+@pytest.mark.parametrize("on_error", ["stop", "continue"])
+def test_a_failure_before_the_first_checkpoint_names_the_file_and_the_way_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    """Writing itself names no file."""
+    train = ["vit-train", *SMALL, f"checkpoint.on_error={on_error}", "hydra.run.dir=run"]
+    opening, full = Path.open, OSError(errno.ENOSPC, "No space left on device")
+
+    def failing(path: Path, mode: str = "r", **more: Any) -> Any:
+        if not path.match("events.*") or mode != "r+b":
+            return opening(path, mode, **more)
+        file = MagicMock()
+        file.__enter__().write.side_effect, file.__exit__.return_value = full, False
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", failing)
+        outcome = run.fails("No space left on device: ", *train)
+    folder = Path("run").absolute()
+    assert (
+        "events.out" in outcome.err and f"Resume with: vit-train resume={folder}\n" in outcome.err
+    )
+    run.succeeds("vit-train", "resume=run")
 
 
 # What a run writes besides its checkpoints, each by the function that does so.

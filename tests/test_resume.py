@@ -20,6 +20,7 @@ from checkpoints import rewrite
 from conftest import SMALL, Run, SmallRun, csv_rows, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
@@ -149,8 +150,17 @@ def test_a_killed_run_goes_on_to_the_same_end(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         dies_after(saves, patch)
         run("vit-train", *arguments(config), "hydra.run.dir=killed")
+    (Path("killed") / "metrics.csv.1-1.partial").write_text("half", encoding="utf-8")
     run.succeeds("vit-train", "resume=killed")
     assert_same_run(whole, Path("killed"))
+    assert varied(whole) == varied(Path("killed")) and not list(Path("killed").rglob("*.partial"))
+
+
+def varied(folder: Path) -> set[str]:
+    """The settings that TensorBoard shows as those in which runs differ."""
+    plugin = EventAccumulator(str(folder)).Reload().SummaryMetadata("_hparams_/experiment")
+    content = HParamsPluginData.FromString(plugin.plugin_data.content)
+    return {info.name for info in content.experiment.hparam_infos if info.differs}
 
 
 def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> None:

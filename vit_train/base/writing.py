@@ -9,12 +9,11 @@ import re
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from vit_train.base.reading import Refused
+from vit_train.base.reading import Refused, open_regular
 
 if sys.platform != "win32":
     import fcntl
@@ -40,6 +39,8 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
         with partial.open("xb") as file:  # never through a link that somebody put there
+            with contextlib.suppress(OSError):  # a file system without locks
+                lock(file, wait=True)  # so that `remove_partial` leaves it
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -67,15 +68,15 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partial(folder: Path, seconds: float = 0) -> None:
-    """Remove a folder's *.partial files that are at least `seconds` old.
+def remove_partial(folder: Path) -> None:
+    """Remove a folder's *.partial files that no process is writing.
 
-    Such files are left by killed processes.
+    Such files are left by killed processes. Where locks are not supported, they stay.
     """
     for path in folder.glob("*.partial"):
-        with contextlib.suppress(OSError):  # another process has just finished it
-            if time.time() - path.lstat().st_mtime >= seconds:
-                path.unlink()
+        with contextlib.suppress(OSError, Refused), open_regular(path) as file:
+            lock(file, wait=False)
+            path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -92,7 +93,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def open_to_append(path: Path) -> IO[str]:
     """Open a file to append text; create the file if it does not exist.
 
-    Raise Refused if the path is a symbolic link, or exists but is not a regular file.
+    Raise Refused if the path is a symbolic link, has several hard links, or exists but is not a
+    regular file.
     """
     require_own(path, "regular file")
     return path.open("a", encoding="utf-8")
@@ -102,13 +104,26 @@ def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     """Keep the first `start` bytes of a file, and replace all later bytes with `content`.
 
     A missing file is created if `start` is 0; otherwise, raise FileNotFoundError. Raise Refused for
-    a symbolic link, and for a path that is not a regular file.
+    a symbolic link, a file with several hard links, and a path that is not a regular file.
     """
     require_own(path, "regular file")
-    with path.open("r+b" if start else "wb") as file:
+    with naming(path), path.open("r+b" if start else "wb") as file:
         file.truncate(start)
         file.seek(start)
         file.write(content)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError in the block name the file `path`: a write error, as on a full disk, does not.
+
+    An error that names another file stays unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 class InUse(ValueError):
@@ -142,17 +157,25 @@ def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
         yield
 
 
-def lock(file: IO[str], wait: bool) -> None:
+def lock(file: IO[Any], wait: bool) -> None:
     if sys.platform == "win32":
         raise OSError(errno.ENOSYS, "not supported on Windows")
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def require_own(path: Path, kind: Literal["folder", "regular file"]) -> None:
-    """Raise Refused if the path is a symbolic link, or exists but is not of this kind."""
+    """Raise Refused if the path is a symbolic link, or exists but is not of this kind.
+
+    Also refuse a file with several hard links, because it may be a file outside the run's folder.
+    """
     is_kind = path.is_dir() if kind == "folder" else path.is_file()
     if path.is_symlink() or (path.exists() and not is_kind):
         raise Refused(f"{path} is a symbolic link or not a {kind}: remove it")
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise Refused(
+            f"{path} has several hard links, so that writing would change the same file elsewhere: "
+            "replace it by a copy"
+        )
 
 
 def output_folder(out: str | None, default: Path) -> Path:

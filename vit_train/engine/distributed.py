@@ -39,7 +39,7 @@ def exchanging() -> Iterator[None]:
     except RuntimeError as error:
         raise ValueError(
             "another training process has ended, or did not respond within "
-            f"distributed.timeout_s seconds: {reason(error)}"
+            "distributed.timeout_s seconds: look at its messages and at the log of its machine"
         ) from error
 
 
@@ -142,7 +142,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
             else None,
         )
     except RuntimeError as error:
-        raise ValueError(f"could not connect the training processes: {error}") from error
+        raise ValueError(f"could not connect the training processes: {reason(error)}") from error
     return Processes(rank, count)
 
 

@@ -1,5 +1,6 @@
 """A run's folder and all files in it, from the config to the summary."""
 
+import contextlib
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -70,6 +71,7 @@ class RunFolder:
         before = read_object(path / SUMMARY) if resumed else {}
         # The command that began the run or, if that is lost, this process's command.
         self.command = str(before.get("command", own_command()))
+        self.chosen = typed(list[str], before.get("chosen", chosen_settings()), "chosen")
         # Facts that may differ between the processes that successively trained the run.
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
@@ -131,9 +133,9 @@ class RunFolder:
         self.trackers = Trackers(self.config.trackers, self.path, self.settings)
         # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
+        for folder in (self.path, self.path / CHECKPOINTS):
+            remove_partial(folder)
         if self.resumed:
-            remove_partial(self.path / CHECKPOINTS)
-            remove_partial(self.path, seconds=60)  # vit-eval may be writing here now
             truncate_reports(self.path, own_state.written if own_state else {})
         if self.earlier:
             self.copy_history(self.earlier)
@@ -175,7 +177,7 @@ class RunFolder:
             logger.info(line)
         self.show_test(results, trainer.step)
         final = final_metrics(results, trainer.best, self.setup.task.best_by)
-        self.board.close(self.settings, final, chosen_settings())
+        self.board.close(self.settings, final, self.chosen)
         if final:
             self.trackers.log(final, trainer.step)
         self.flush()
@@ -225,6 +227,7 @@ class RunFolder:
         known = {
             "status": status,
             "command": self.command,
+            "chosen": self.chosen,
             "date": provenance.today(),
             **here,
             "bf16_speedup": round(bf16_speedup(setup.model), 2) if device.type == "cpu" else None,
@@ -248,10 +251,18 @@ class RunFolder:
             return None
         return saved.model if saved.ema is None else saved.ema
 
+    def fail(self, status: str) -> None:
+        """Write the status of a begun run that an error ends, if the disk still allows that."""
+        with contextlib.suppress(OSError, ValueError):
+            if read_object(self.path / SUMMARY).get("status") == "running":
+                self.summarize(status)
+
     def advice(self) -> str:
-        """Return how to resume, for the end of an error message; "" if no checkpoint is intact."""
-        intact = newest_intact(self.path / CHECKPOINTS)
-        return f". {intact} is intact; resume with: {resume_command(intact)}" if intact else ""
+        """Return how to resume, for the end of an error message; "" if the run has not begun."""
+        if intact := newest_intact(self.path / CHECKPOINTS):
+            return f". {intact} is intact; resume with: {resume_command(intact)}"
+        begun = (self.path / CONFIG).exists()
+        return f". Resume with: {resume_command(self.path)}" if begun else ""
 
 
 def test_tag(weights: str) -> str:

@@ -237,18 +237,17 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> di
 def advice_on_errors(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
     """If the block raises an error, add to the message how to fix the error or how to resume.
 
-    After NonFinite, set the run's status to "diverged". In any case, free the trainer's CUDA graph.
+    Also set the run's status to "diverged" (NonFinite) or "failed". In any case, free the trainer's
+    CUDA graph.
     """
     try:
         yield
-    except NonFinite:
+    except Exception as error:
         if folder:
-            folder.summarize("diverged")
-        raise
-    except OSError as error:
-        raise OSError(f"{error}{folder.advice() if folder else ''}") from error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+            folder.fail("diverged" if isinstance(error, NonFinite) else "failed")
+        if isinstance(error, OSError):
+            raise OSError(f"{error}{folder.advice() if folder else ''}") from error
+        if not isinstance(error, MemoryError | RuntimeError) or not is_out_of_memory(error):
             raise
         tried = trainer.workers.micro_batch or -(-trainer.loop.batch_size // setup.processes.count)
         key = "train.batch_size" if batch_norms(setup.model) else "train.micro_batch"
