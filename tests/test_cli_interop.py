@@ -390,6 +390,23 @@ def test_a_folder_for_a_library_is_read_back_without_it(
     assert torch.equal(found.state["pos_embed.0.weight"], model.pos_embed[0]())
 
 
+def test_a_head_is_reused_whatever_the_order_of_its_classes(
+    run: Run, small_run: SmallRun, few_images: None
+) -> None:
+    small_run("finished")
+    run.succeeds("vit-export", "ckpt=run", "format=timm", "out=theirs")
+    state = safetensors.load_file("theirs/model.safetensors")
+    head = {key: state[key] for key in ("head.weight", "head.bias")}
+    turned = {key: value.flip(0).contiguous() for key, value in head.items()}
+    save("theirs/model.safetensors", state | turned)
+    about = read_json(Path("theirs/config.json"))
+    write_json(Path("theirs/config.json"), about | {"label_names": about["label_names"][::-1]})
+    tune = [*SMALL, *FEW, "hydra.run.dir=tuned", "init_from=theirs"]
+    run.says("head is reused, because both models have the same classes", "vit-train", *tune)
+    model, _ = vit_train.load("tuned/checkpoints/last.safetensors")
+    torch.testing.assert_close({key: model.state_dict()[key] for key in head}, head)
+
+
 def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images: None) -> None:
     lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
     run.succeeds("vit-train", *SMALL, *lacks, "train.max_minutes=1e-9", "hydra.run.dir=run")

@@ -150,8 +150,8 @@ def start_from(
     """Copy the `pretrained` weights into the model, and return a description for the log.
 
     Learned position embeddings are resized if the images have a different size. The pretrained head
-    is reused if its classes have the same names as `classes` or, if its names are unknown, the same
-    number. Raise ValueError if the encoders differ.
+    is reused if its classes have the same names as `classes`, in any order, or, if its names are
+    unknown, the same number. Raise ValueError if the encoders differ.
     """
     ours = encoder_of(model)
     assert ours is not None
@@ -164,6 +164,9 @@ def start_from(
     state = resize_positions(pretrained.state, pretrained.grid, ours)
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
+    elif pretrained.classes and pretrained.classes != classes:
+        rows = [pretrained.classes.index(name) for name in classes]
+        state |= {key: state[key][rows] for key in state if key.startswith("head.")}
     ours.load_state_dict(state, strict=False)
     return describe(config, pretrained, ours, fresh)
 
@@ -175,7 +178,7 @@ def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> st
         return "this model or the pretrained model has no head"
     if len(theirs) != len(classes):
         return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
-    if pretrained.classes is not None and pretrained.classes != classes:
+    if pretrained.classes is not None and sorted(pretrained.classes) != sorted(classes):
         return "its classes have different names"
     return (
         ""
