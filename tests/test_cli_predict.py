@@ -61,7 +61,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     predict = ["vit-predict", "ckpt=run", "images=photos/test"]
     run.says("vit-eval ckpt=run", *predict, "out=before.csv")
     # All of them are right, so that no temperature is too cold.
-    words = "no temperature is fitted, because the best one is below 0.1: nearly all of the 5"
+    words = "no temperature is fitted: 5 of the 5 validation images are classified correctly"
     run.says(words, "vit-eval", "ckpt=run")
     monkeypatch.setattr("vit_train.evaluation.evaluate.temperature", lambda validation: 0.1)
     monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
@@ -70,7 +70,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     result = read_json(Path("run/eval-test/results.json"))
     assert result["focus"]["images"] == len(evaluated)
     temperature = result["calibration"]["temperature"]
-    run.says(f"calibrated with a temperature of {temperature:.2f}", *predict, "out=after.csv")
+    run.says(f"calibrated with a temperature of {temperature:.3g}", *predict, "out=after.csv")
     said = {name: csv_rows(f"{name}.csv") for name in ("before", "after")}
     for rows in said.values():
         assert [row["image"] for row in rows] == [f"photos/{row['image']}" for row in evaluated]
@@ -196,7 +196,7 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["-1.0", "1e999", "1e-4", "1e4", "1e-300", '"hot"', "[]", "{", "null"]
+    "value", ["-1.0", "1e999", "1e-7", "1e7", "1e-300", '"hot"', "[]", "{", "null"]
 )
 def test_a_strangers_temperature_is_believed_only_if_it_is_one(
     value: str, small_run: SmallRun
@@ -209,6 +209,13 @@ def test_a_strangers_temperature_is_believed_only_if_it_is_one(
         assert vit_train.load("run").meta.temperature is None
     note.write_text(f'{{"temperatures": {{{key}: 1.5}}}}', encoding="utf-8")
     assert vit_train.load("run").meta.temperature == 1.5
+
+
+def test_small_logits_have_a_small_temperature(run: Run) -> None:
+    run.succeeds("vit-train", *SMALL, "train.epochs=1", "optim.lr=1e-4", "hydra.run.dir=run")
+    run.succeeds("vit-eval", "ckpt=run")
+    temperature = vit_train.load("run").meta.temperature
+    assert temperature is not None and temperature < 0.1
 
 
 def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) -> None:
@@ -276,7 +283,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
     config = PredictConfig(ckpt="my run", images="x.png", weights="raw")
     with caplog.at_level(logging.INFO):
         for meta, words in (
-            (known, f"calibrated with a temperature of {known.temperature:.2f}"),
+            (known, f"calibrated with a temperature of {known.temperature:.3g}"),
             (unknown, "run: vit-eval 'ckpt=my run' weights=raw"),
             (never, "the run held out no validation images"),
             (unfit, "vit-eval could not fit a temperature"),

@@ -146,7 +146,7 @@ def test_it_says_in_words_what_was_found() -> None:
         *("83.33 %", "most frequent class would give an accuracy of 33.3 %"),
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
         "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
-        "Temperature scaling (T = 2.00, fitted on validation images)",
+        "Temperature scaling (T = 2, fitted on validation images)",
         "for the mirror image gives 83.33 %",
         "0.714",  # the precision of dog & co, 10 of 14
     ):

@@ -48,22 +48,25 @@ def measure(trained: Trained, precision: Precision, batch_size: int, images: Ima
         return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
 
 
-# Temperatures beyond these mean that the logits are meaningless, or that every answer is right.
-COLDEST, HOTTEST = 0.1, 10.0
+# The range of temperatures, relative to the mean distance of an image's highest logit from its mean
+# logit. Below it, nearly all predictions are correct; above it, the logits are meaningless.
+COLDEST, HOTTEST = 0.02, 10.0
 
 
 def temperature(validation: Predictions) -> float | None:
     """Return the temperature T for which softmax(logits / T) has the least cross-entropy.
 
     Temperature scaling is from Guo et al. 2017. The cross-entropy is convex in 1/T, so bisection
-    for T between COLDEST and HOTTEST finds the zero of its derivative: the mean difference between
-    the expected logit and the label's logit. Return None if it is below COLDEST.
+    finds the zero of its derivative: the mean difference between the expected logit and the label's
+    logit. T is relative to the size of the logits, because an untrained model's are small. Return
+    None if it is below COLDEST.
     """
+    logits = validation.logits
+    size = float((logits.max(axis=1) - logits.mean(axis=1)).mean()) or 1.0  # 0: all are equal
+    above = (logits - of_label(logits, validation.labels)[:, np.newaxis]) / size
 
     def slope(inverse: float) -> float:
-        probabilities = np.exp(log_softmax(inverse * validation.logits))
-        expected = (probabilities * validation.logits).sum(axis=1)
-        return float((expected - of_label(validation.logits, validation.labels)).mean())
+        return float((np.exp(log_softmax(inverse * above)) * above).sum(axis=1).mean())
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     for _ in range(60):
@@ -71,11 +74,12 @@ def temperature(validation: Predictions) -> float | None:
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     if 1 / high <= COLDEST:
         logger.info(
-            f"no temperature is fitted, because the best one is below {COLDEST}: nearly all of the "
-            f"{counted(len(validation.labels), 'validation image')} are classified correctly"
+            f"no temperature is fitted: {validation.correct.sum():,} of the "
+            f"{counted(len(validation.labels), 'validation image')} are classified correctly, "
+            "which leaves too few mistakes"
         )
         return None
-    return float(min(1 / high, HOTTEST))
+    return size * min(1 / high, HOTTEST)
 
 
 # The thresholds to try, each given by the share of the images that it keeps, in this order.

@@ -141,6 +141,6 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
         advice = "0.5 for all tags; " + meta.calibration_advice(config.ckpt)
         logger.info(f"thresholds of the tags: {chosen if meta.thresholds else advice}")
     elif meta.temperature is not None:
-        logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
+        logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.3g}")
     else:
         logger.info(f"probabilities are not calibrated: {meta.calibration_advice(config.ckpt)}")

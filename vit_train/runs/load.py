@@ -26,7 +26,7 @@ from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
 # Range of plausible temperatures; dividing logits by others could overflow.
-LEAST, MOST = 1e-3, 1e3
+LEAST, MOST = 1e-6, 1e6
 
 
 def load(
