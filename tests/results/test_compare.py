@@ -303,6 +303,27 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     run.fails("a.csv is damaged", "vit-results", "kept")
 
 
+@pytest.mark.parametrize("setting, same", [("draw_seed=0,1", False), ("image_size=16,32", True)])
+def test_only_results_on_the_same_images_are_subtracted(run: Run, setting: str, same: bool) -> None:
+    train = ["vit-train", *SMALL, "train.epochs=1", "model.depth=1", f"data.{setting}"]
+    if same:
+        run.succeeds(*train, "-m")
+    else:
+        run.fails("on the same validation images", *train, "seed=auto")
+    outcome = run.succeeds("vit-results", "outputs")
+    assert ("other test images" in outcome.out) != same
+    assert ("harder than others" in outcome.out) != same
+
+
+@pytest.mark.parametrize("key, value", [("count", 131), ("per_class_count", [9, 8])])
+def test_early_results_on_other_numbers_of_images_are_not_subtracted(
+    run: Run, key: str, value: object
+) -> None:
+    other = {f"test.final.{key}": value, "config.model.depth": 7}
+    written(Path("runs"), summary(0.5), summary(0.6, 0, other))
+    run.says("other test images", "vit-results", "runs")
+
+
 def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
     written(tmp_path / "all/a", summary(0.5))
     written(tmp_path / "all/b", summary(0.6, 1))

@@ -23,7 +23,7 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
     The test compares validation results, paired by seed. Stop without a decision after LAST_LOOK
     seeds, or if a job fails or is stopped. `run` runs the sweep that `flags` describe, and returns
     the sweep's folder, or None if a job failed or was stopped. Raise ValueError unless the sweep
-    has exactly two combinations of settings.
+    has exactly two combinations of settings, which have the same validation images.
     """
     from vit_train.results.differences import LAST_LOOK, difference
     from vit_train.results.gather import read_groups
@@ -51,6 +51,11 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
             raise ValueError(EXACTLY_TWO.format(len(groups)))
         measure = common_measure(groups)
         found = difference(groups[1], groups[0], "best_val", measure.name)
+        if found is None:
+            raise ValueError(
+                f"{AUTO} compares results on the same validation images, but those of these "
+                "settings differ"
+            )
         size = f"{measure.scale * mean(found.values):+.{measure.digits}f}"
         verdict = "significant" if found.is_significant else "not significant"
         seeds = counted(len(found.values), "seed")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
+from typing import Any
 
 from vit_train.engine.metrics import student_quantile
 from vit_train.results.summaries import Group, short_name, short_value
@@ -27,8 +28,9 @@ class Difference:
     """Differences between two groups' results: one for each seed and fold that both groups have.
 
     Runs with the same seed have the same validation split and the same order of images, and
-    often the same initial weights, so their results may vary together. All runs are tested on the
-    same images, so an interval covers the variation between seeds, not between test images.
+    often the same initial weights, so their results may vary together. Both runs of a pair are
+    tested on the same images, so an interval covers the variation between seeds, not between test
+    images.
     """
 
     values: Sequence[float]
@@ -79,13 +81,35 @@ class Difference:
         return None
 
 
-def difference(group: Group, baseline: Group, *path: str) -> Difference:
-    """Return the differences (group − baseline) of the value at `path` in the runs' summaries."""
+def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
+    """Return the differences (group − baseline) of the value at `path` in the runs' summaries.
+
+    Return None if two runs to subtract were evaluated on different images.
+    """
+    split = "test" if path[0] == "test" else "val"
+    others = {baseline.place(run): run for run in baseline.runs}
+    if not all(on_same_images(run, others.get(group.place(run), run), split) for run in group.runs):
+        return None
     ours, theirs = (
         dict(zip(map(each.place, each.runs), each.values(*path), strict=True))
         for each in (group, baseline)
     )
     return Difference([ours[place] - theirs[place] for place in ours if place in theirs])
+
+
+def on_same_images(run: dict[str, Any], other: dict[str, Any], split: str) -> bool:
+    """Return True if two runs were evaluated on the same images of the split "val" or "test".
+
+    They must come from the same data set, with the same number of test images in each class and the
+    same names and labels, of which early summaries have no checksum; their sizes may differ.
+    """
+    checksums = {each.get("evaluated_images", {}).get(split) for each in (run, other)} - {None}
+    facts = [
+        (each["config"]["data"]["name"], final.get("per_class_count"), final.get("count"))
+        for each in (run, other)
+        for final in [each["test"]["final"]]
+    ]
+    return len(checksums) < 2 and facts[0] == facts[1]
 
 
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:

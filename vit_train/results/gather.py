@@ -10,7 +10,7 @@ from vit_train.base.reading import require_config
 from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_text
 from vit_train.figures.charts import Figure, Row, Series, curves, dots, lines, save, scatters
-from vit_train.results.differences import find_baseline
+from vit_train.results.differences import find_baseline, on_same_images
 from vit_train.results.summaries import Group, group_runs, read_summaries, short_name, validated_on
 from vit_train.results.table import (
     LOSS,
@@ -33,6 +33,7 @@ def require_complete(run: dict[str, Any]) -> None:
             table([group], group)
             run_rows([group])
             by_training_images([group], common_measure([group]))
+        on_same_images(run, run, "test")
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} was not written by vit-train") from error
 

@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -21,6 +22,7 @@ from vit_train.base.writing import (
     write_text,
 )
 from vit_train.data.config import IMAGES, FolderConfig
+from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.resuming import state_of
@@ -198,6 +200,11 @@ class RunFolder:
             best_val=trainer.best and {"epoch": trainer.best.epoch, **trainer.best.values},
             selected_on=self.config.data.selected_on,
             test={name: result_dict(result) for name, result in results.items()},
+            evaluated_images={
+                name: checksum(part)
+                for name, part in self.setup.splits.parts.items()
+                if results and name != "train"
+            },
             seconds=round(trainer.seconds, 1),
         )
         if not results:
@@ -263,6 +270,11 @@ class RunFolder:
             return f". {intact} is intact; resume with: {resume_command(intact)}"
         begun = (self.path / CONFIG).exists()
         return f". Resume with: {resume_command(self.path)}" if begun else ""
+
+
+def checksum(images: ImageSet) -> int:
+    """Return a checksum of the images' names and labels, which does not depend on their size."""
+    return crc32(repr((images.all_names.tolist(), images.labels.tolist())).encode())
 
 
 def test_tag(weights: str) -> str:
