@@ -310,9 +310,7 @@ def test_only_results_on_the_same_images_are_subtracted(run: Run, setting: str, 
         run.succeeds(*train, "-m")
     else:
         run.fails("on the same validation images", *train, "seed=auto")
-    outcome = run.succeeds("vit-results", "outputs")
-    assert ("other test images" in outcome.out) != same
-    assert ("harder than others" in outcome.out) != same
+    assert ("other test images" in run.succeeds("vit-results", "outputs").out) != same
 
 
 @pytest.mark.parametrize("key, value", [("count", 131), ("per_class_count", [9, 8])])

@@ -18,11 +18,11 @@ from vit_train.runs.load import load
 from vit_train.runs.paths import InUse, checkpoint_at, new_run, run_at
 
 
-def made(folder: Path, status: str, seconds: int) -> Path:
+def made(folder: Path, status: str, seconds: int, **more: object) -> Path:
     """The summary of a run that ended so many seconds after the epoch."""
     folder.mkdir(parents=True)
     summary = folder / "summary.json"
-    summary.write_text(json.dumps({"status": status}), encoding="utf-8")
+    summary.write_text(json.dumps({"status": status, **more}), encoding="utf-8")
     os.utime(summary, (seconds, seconds))
     return folder
 
@@ -55,14 +55,17 @@ def test_a_run_a_file_and_nothing_stand_for_themselves(tmp_path: Path) -> None:
 def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/one")
     small_run("interrupted", "runs/two")
-    words = "using the newest finished run: runs/one"
-    run.says(words, "vit-eval", "ckpt=runs")
+    made(Path("runs/zero"), "finished", 10, best_val={"acc": 1.0, "loss": 0.1, "epoch": 3})
+    words = "using the newest of 2 finished runs: runs/one (validation accuracy "
+    better = "%); the best is runs/zero (validation accuracy 100.00%)\n"
+    assert better in run.says(words, "vit-eval", "ckpt=runs").out
     assert Path("runs/one/eval-test/results.json").exists()
     assert load("runs")[1].path == Path("runs/one/checkpoints/best.safetensors")
     start = ["init_from=runs", "train.max_minutes=1e-9", "hydra.run.dir=new"]
     run.says(words, "vit-train", *SMALL, *start)
     assert words in Path("new/train.log").read_text(encoding="utf-8")
-    Path("runs/one/summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
+    for ended in ("one", "zero"):
+        Path("runs", ended, "summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
     words = "none of the runs in runs is finished: to use an unfinished run, name its own folder\n"
     run.fails(words, "vit-eval", "ckpt=runs")
 

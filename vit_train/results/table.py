@@ -90,10 +90,6 @@ def ends(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
 
 
-# In place of a difference.
-OTHER_IMAGES = "other test images"
-
-
 def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
     """Return two cells: the difference to the baseline, and the number of seeds needed.
 
@@ -107,7 +103,7 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
         return "", ""
     found = difference(group, baseline, "test", "final", measure.name)
     if found is None:
-        return OTHER_IMAGES, ""
+        return "other test images", ""
     if not found.values:
         return "no seed in common", ""
     number = f"{{:+.{measure.digits}f}}".format
@@ -124,9 +120,6 @@ TERMINAL = 80
 DIFFERENCES = """\
 Differences are paired by seed. If an interval includes 0, the difference may
 be due to chance; for accuracy, results.md lists the seeds to detect 1 point."""
-NO_DIFFERENCE = """\
-Runs tested on other images than the baseline have no difference, because some
-images are harder than others: test them on the same with vit-eval 'ckpt=[A,B]'."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
@@ -147,8 +140,6 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
         lines += ["  ".join(texts).rstrip(), *more]
     if any("(" in row[-1] for row in rows[1:]):
         lines += ["", DIFFERENCES]
-    if any(row[-1] == OTHER_IMAGES for row in rows):
-        lines += ["", NO_DIFFERENCE]
     return "\n".join(lines)
 
 

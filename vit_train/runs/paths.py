@@ -2,13 +2,15 @@
 
 import contextlib
 import itertools
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from vit_train.base.log import logger
-from vit_train.base.reading import near_path, read_object
+from vit_train.base.reading import near_path, read_object, typed
+from vit_train.base.text import counted
 from vit_train.base.writing import InUse, exclusive, generations
 from vit_train.engine.config import BEST, LAST
 
@@ -96,7 +98,8 @@ def checkpoint_at(path: Path) -> Path:
 def run_at(path: Path) -> Path:
     """Return the newest finished run in a folder of runs; return any other path unchanged.
 
-    Raise ValueError if no run in the folder is finished.
+    Log the run with its validation result and, if it is better, that of the best run. Raise
+    ValueError if no run in the folder is finished.
     """
     summaries = [] if holds_run(path) else list(path.glob(f"*/{SUMMARY}"))
     if not summaries:
@@ -107,8 +110,23 @@ def run_at(path: Path) -> Path:
             f"none of the runs in {path} is finished: to use an unfinished run, name its own folder"
         )
     run = max(finished, key=lambda file: file.lstat().st_mtime_ns).parent
-    logger.info(f"using the newest finished run: {run}")
+    results = {file.parent: validation(file.parent) for file in finished}
+    best = max(results, key=lambda each: results[each][0])
+    better = f"; the best is {best} ({results[best][1]})" if results[best] > results[run] else ""
+    count = counted(len(finished), "finished run")
+    logger.info(f"using the newest of {count}: {run} ({results[run][1]}){better}")
     return run
+
+
+def validation(run: Path) -> tuple[float, str]:
+    """Return a finished run's best validation result: a score, higher is better, and in words."""
+    found = typed(dict[str, float], read_object(run / SUMMARY).get("best_val") or {}, "best_val")
+    for name, title in (("acc", "accuracy"), ("map", "mAP")):
+        if name in found:
+            return found[name], f"validation {title} {found[name]:.2%}"
+    if "loss" in found:
+        return -found["loss"], f"validation loss {found['loss']:.4f}"
+    return -math.inf, "no validation"
 
 
 def finished_run(path: str) -> Path:
