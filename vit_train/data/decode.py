@@ -5,6 +5,7 @@ contrast, and about images that lose much of their area to cropping.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import math
 import os
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import PIL
 import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, _imaging
+from PIL.Image import Transpose
 from torch import Tensor
 from tqdm import tqdm
 
@@ -36,6 +38,9 @@ DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".jp2", ".pgm", ".ppm")
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
 
 warnings.filterwarnings("ignore", module="PIL")  # about unusual metadata
+# libtiff prints its errors itself, without the file's name; Pillow raises them, too.
+with contextlib.suppress(AttributeError, OSError):  # where the symbol is hidden
+    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
 class BrokenImage(Exception):
@@ -95,11 +100,41 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
             raise BrokenImage(f"the file has more bytes than max_pixels={max_pixels} pixels need")
-        with Image.open(path, formats=FORMATS) as image:
+        # Not by its path: Pillow would map an uncompressed TIFF into memory, with swapped sides if
+        # it is turned by its orientation.
+        with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
             yield image
+
+
+# How to undo each EXIF orientation; others, such as 1, leave the image as it is.
+TURNS = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+# Those that swap height and width.
+SWAPS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
+
+
+def turn_of(image: Image.Image) -> Transpose | None:
+    """Return how to turn an image to be seen as its EXIF demands, or None to leave it as it is.
+
+    A TIFF that is not loaded yet needs no turn: Pillow turns its size at once, and its pixels when
+    it loads them.
+    """
+    if image.format == "TIFF":
+        return None
+    try:
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # of many kinds; damaged metadata does not make the pixels wrong
+        return None
 
 
 # The color of padding.
@@ -109,8 +144,10 @@ GRAY = (128, 128, 128)
 def fitted(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
     """Convert an image to RGB uint8 (H,W,3), and return the share cropped off; see `read_image`."""
     height, width = reading.size
-    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        image = ImageOps.exif_transpose(image)
+    image.load()  # first, because metadata may follow the pixels
+    # Not by ImageOps.exif_transpose, which writes the metadata anew, and fails if it cannot.
+    if (turn := turn_of(image)) is not None:
+        image = image.transpose(turn)
     image, bilinear = as_rgb(image, reading.white_level), Image.Resampling.BILINEAR
     if reading.fit == "pad":
         return np.asarray(ImageOps.pad(image, (width, height), bilinear, color=GRAY)), 0.0
@@ -235,7 +272,7 @@ def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
 
 
 # Part of every cache key: increase this number whenever decoding changes.
-DECODER = 5
+DECODER = 6
 
 
 def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:

@@ -8,7 +8,7 @@ from statistics import mean, median
 
 import torch
 import torch.nn.functional as F
-from PIL import ExifTags, Image
+from PIL import Image
 from torch import Tensor
 
 from vit_train.base.log import logger
@@ -17,7 +17,7 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import write_text
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, resize
-from vit_train.data.decode import is_flat
+from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.image_files import FORMATS, bulleted
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
@@ -81,10 +81,8 @@ def sizes(paths: Sequence[Path]) -> list[Size]:
     found = []
     for path in paths:
         with Image.open(path, formats=FORMATS) as image:
-            # Pillow turns a TIFF's size itself.
-            orientation = image.format != "TIFF" and image.getexif().get(ExifTags.Base.Orientation)
-            is_turned = orientation in (5, 6, 7, 8)
-            found.append((image.width, image.height) if is_turned else (image.height, image.width))
+            swapped = turn_of(image) in SWAPS
+            found.append((image.width, image.height) if swapped else (image.height, image.width))
     return found
 
 

@@ -1,0 +1,60 @@
+"""Image files as they are seen: turned by their orientation, whatever else is in them."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run
+from PIL import Image
+from PIL.Image import Transpose
+
+# How an image is stored that its orientation shows upright.
+STORED = {
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE, 6: Transpose.ROTATE_90, 7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_270,
+}  # fmt: skip
+# EXIF fields that Pillow cannot write back (two), and one whose value is beyond the file.
+FIELDS = {
+    "rational": struct.pack("<HHIIiI", 0x11A, 10, 1, 38, -1, 0),
+    "byte": struct.pack("<HHII", 0x11A, 1, 1, 72),
+    "beyond": struct.pack("<HHII", 0x10F, 2, 100, 99_999),
+}
+
+
+def exif(orientation: int, field: bytes) -> bytes:
+    entry = struct.pack("<HHII", 0x112, 3, 1, orientation)
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + entry + field[:12] + bytes(4) + field[12:]
+
+
+@pytest.mark.filterwarnings("ignore")  # of unusual metadata, as outside tests
+def test_each_orientation_of_a_file_is_seen_alike(run: Run) -> None:
+    """Uncompressed TIFFs of all modes, and PNGs with any metadata; a damaged TIFF is named once."""
+    spots = np.random.default_rng(0).integers(0, 255, (4, 6, 3), dtype=np.uint8)
+    picture = Image.fromarray(spots).resize((60, 40), Image.Resampling.NEAREST)
+    deep = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
+    kinds = {mode: picture.convert(mode) for mode in ("L", "P", "CMYK", "RGBA", "RGB")}
+    for name in (*kinds, "deep", *FIELDS):
+        Path("seen", name).mkdir(parents=True)
+        for number in range(1, 9):
+            image = kinds.get(name, deep if name == "deep" else picture)
+            stored = image.transpose(STORED[number]) if number in STORED else image
+            if name in FIELDS:
+                stored.save(f"seen/{name}/{number}.png", exif=exif(number, FIELDS[name]))
+            else:
+                stored.save(f"seen/{name}/{number}.tif", tiffinfo={0x112: number})
+    picture.save("seen/RGB/1.png", exif=b"no EXIF")
+    picture.save("cut.tif", compression="tiff_lzw")
+    content = Path("cut.tif").read_bytes()
+    Path("cut.tif").write_bytes(content[:40] + bytes(200) + content[240:])
+    model, images = "ckpt=builtin:cifar10", "images=[seen,cut.tif]"
+    assert run.succeeds("vit-predict", model, images, "out=o.jsonl").err == ""
+    *lines, cut = map(json.loads, Path("o.jsonl").read_text(encoding="utf-8").splitlines())
+    assert cut["error"] == "decoder error -2"
+    for name in (*kinds, "deep", *FIELDS):
+        top = [line["top"] for line in lines if f"/{name}/" in line["image"]]
+        assert len({first[0] for first, *_ in top}) == 1, (name, top)
+        assert np.ptp([first[1] for first, *_ in top]) < 1e-4, (name, top)
+    run.says("60×40 to 60×40 pixels", "vit-data", "data=folder", "data.root=seen")
