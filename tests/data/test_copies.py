@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageEnhance
 
 from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.training import data_report
-from vit_train.training.data_report import ALIKE, SIDE, find_copies
+from vit_train.training.data_report import ALIKE, RANK, RATIO, SIDE, SURE, find_copies
 
 SUFFIXES = ("jpe", "jfif", "avif", "jp2", "ppm", "pgm")
 
@@ -107,14 +107,24 @@ def test_an_image_is_paired_with_the_most_similar_earlier_one_of_each_place(
     steps = np.concatenate([np.diff(gray, axis=axis).reshape(60, -1) for axis in (1, 2)], axis=1)
     steps -= steps.sum(axis=0) / 61
     steps /= np.linalg.norm(steps, axis=1)[:, None]
+    rest = images.double().numpy() - images.double().sum(0).numpy() / 61
+    colors = (rest.mean(1, keepdims=True) + rest) / 2
+    likeness, alike = np.corrcoef(colors.reshape(60, -1)), steps @ steps.T
+    np.fill_diagonal(alike, 0)
+    reach = np.maximum(SURE, RATIO * (1 - np.sort(alike)[:, -RANK]))
     expected = set()
     for image, place in product(range(60), range(3)):
-        earlier = [(steps[i] @ steps[image], i) for i in range(image) if places[i] == place]
-        if earlier and max(earlier)[0] > ALIKE:
-            expected.add((max(earlier)[1], image))
+        copies = [
+            (likeness[i, image], i)
+            for i in range(image)
+            if places[i] == place and alike[i, image] > ALIKE
+            if 1 - likeness[i, image] <= min(reach[i], reach[image])
+        ]
+        if copies:
+            expected.add((max(copies)[1], image))
     for block in (7, 1000):
         monkeypatch.setattr(data_report, "BLOCK", block)
-        found = find_copies(images.split(25), places)
+        found = find_copies(images.split(25), places, [SIDE] * 60)
         assert {pair[:2] for pair in found} == expected and len(found) == len(expected) > 30
         assert [value for *_, value in found] == sorted((each[2] for each in found), reverse=True)
 
@@ -126,9 +136,45 @@ def test_a_common_frame_makes_no_copies_and_copies_alone_are_found() -> None:
         framed.append(frame.copy())
         framed[-1][12:24, 12:24] = picture(seed, (12, 12))
     images = tensor(*map(Image.fromarray, framed))
-    assert find_copies([images], [0] * 19) == []
-    assert [pair[:2] for pair in find_copies([images[[0, 0, 0]]], "aab")] == [(0, 1), (1, 2)]
-    assert find_copies([torch.full((5, 3, 20, 20), 90, dtype=torch.uint8)], [0] * 5) == []
+    assert find_copies([images], [0] * 19, [36] * 19) == []
+    assert [pair[:2] for pair in find_copies([images[[0, 0, 0]]], "aab", [36] * 3)] == [
+        (0, 1),
+        (1, 2),
+    ]
+    flat = torch.full((5, 3, 20, 20), 90, dtype=torch.uint8)
+    assert find_copies([flat], [0] * 5, [20] * 5) == []
+
+
+def ring(seed: int) -> Image.Image:
+    """A noisy ring of a random color in the middle of another color."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:48, :48] - 24 + rng.normal(0, 2, (2, 1, 1))
+    inside = abs(np.hypot(x, y) - 13) < 3
+    colors = rng.uniform(0, 255, (2, 3))
+    pixels = np.where(inside[..., None], *colors) + rng.normal(0, 12, (48, 48, 3))
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.mark.usefixtures("every_figure_is_drawn")
+def test_small_copies_are_found_and_different_pictures_of_one_kind_are_none(run: Run) -> None:
+    """The copies are saved at half the size, as JPEG of quality 60; the pairs are drawn."""
+    for folder in ("a", "b"):
+        Path("all", folder).mkdir(parents=True)
+    for number in range(40):
+        ring(number).save(f"all/a/ring{number}.png")
+        image = picture(number, (64, 64))
+        image.save(f"all/a/{number}.png")
+        image.resize((32, 32)).save(f"all/b/{number}.jpg", quality=60)
+    run.says(
+        "written to found/all.png", "vit-data", "data=folder", "data.root=all", "out=found/all.csv"
+    )
+    pairs = [
+        {Path(row[key]).stem for key in ("image", "copy_image")}
+        for row in csv_rows("found/all.csv")
+    ]
+    assert len(pairs) >= 38 and all(len(names) == 1 for names in pairs), pairs
+    with Image.open("found/all.png") as sheet:
+        assert sheet.width > 1000
 
 
 def test_skipped_files_are_counted_by_extension_once_and_listed(run: Run) -> None:

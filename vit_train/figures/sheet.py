@@ -153,9 +153,14 @@ def captioned(
         class_line("label", classes[label], chances[label]),
         class_line("model", classes[answer], chances[answer], RIGHT if answer == label else WRONG),
     ]
-    if isinstance(name, str):  # reversed, to cut off the start of a long path: its end tells more
-        lines.append((fitted("", name[::-1])[::-1], GRAY))
+    if isinstance(name, str):
+        lines.append(name_line(name))
     return image, lines
+
+
+def name_line(name: str) -> tuple[str, str]:
+    """Return the name of an image's file as a line, with the start of a long path cut off."""
+    return fitted("", name[::-1])[::-1], GRAY
 
 
 # The number of images in each section.

@@ -319,7 +319,16 @@ class DataReportConfig(Settings):
     """All settings of `vit-data`."""
 
     data: DataConfig = field(default_factory=DataConfig)
-    out: str = setting("data_report.csv", "The CSV file to write, with one row for each fault.")
+    out: str = setting(
+        "data_report.csv",
+        "The CSV file to write, with one row for each fault; pictures of copies go into a .png "
+        "file beside it.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.out.endswith(".csv"):
+            raise ValueError(f"out={self.out} must end in .csv")
 
 
 @dataclass

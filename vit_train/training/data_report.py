@@ -1,8 +1,9 @@
 """`vit-data`: the images of each split, and faults to repair before training."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean, median
 
@@ -21,12 +22,21 @@ from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.image_files import FORMATS, bulleted
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
+from vit_train.figures.charts import Figure, save
+from vit_train.figures.sheet import Labeled, draw_sheet, fitted, name_line
 from vit_train.runs.paths import run_at
 from vit_train.runs.settings import DataReportConfig
 
 # Two shapes are alike if their aspect ratios differ by less than SAME_SHAPE; a shape is suggested
 # only if at least the share MOST of the images is alike.
 SAME_SHAPE, MOST = 0.1, 0.8
+# The problems of pairs of copies, and the number of pairs of each to draw.
+COPIES = (
+    "one picture with two labels",
+    "one picture in two splits",
+    "one picture twice in a split",
+)
+DRAWN = 24
 COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
 
 
@@ -45,18 +55,25 @@ def report_data(config: DataReportConfig) -> None:
         splits = replace(splits, val=None)
     parts = splits.parts
     logger.info(class_counts(parts, loaded.classes))
-    if isinstance(data, FolderConfig):
-        for split, part in parts.items():
-            paths = [Path(data.root, name) for name in part.all_names]
-            seen = sizes(paths)
+    sides: list[int] = []
+    for split, part in parts.items():
+        shown = min(part.images.shape[2:])
+        sides += [shown] * len(part)
+        if isinstance(data, FolderConfig):
+            seen = sizes([Path(data.root, name) for name in part.all_names])
             advice = shape_advice(seen) if split == "train" else ""
             logger.info(f"{split} files: {in_words(seen)}{advice}")
-    found = faults(loaded, parts)
+            sides[-len(part) :] = [min(*size, shown) for size in seen]
+    found = faults(loaded, parts, sides)
     for problem, rows in found.items():
         logger.info(f"{problem}: {len(rows):,}{bulleted([as_line(*row) for row in rows])}")
     table = [(problem, *row) for problem, rows in found.items() for row in rows]
     Path(config.out).parent.mkdir(parents=True, exist_ok=True)
     write_text(Path(config.out), csv_text([COLUMNS, *table]))
+    if any(found[problem] for problem in COPIES):
+        picture = Path(config.out).with_suffix(".png")
+        save(draw_copies(found, parts), picture)
+        logger.info(f"pictures of the pairs written to {picture}")
     logger.info(f"all {counted(len(table), 'fault')} of {data.title} written to {config.out}")
 
 
@@ -113,8 +130,13 @@ def shape_advice(found: Sequence[Size]) -> str:
 Row = Sequence[str]
 
 
-def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]:
-    """Return the faults by problem, each as a row of the columns after the first."""
+def faults(
+    data: Dataset, parts: Mapping[str, ImageSet], sides: Sequence[int]
+) -> dict[str, list[Row]]:
+    """Return the faults by problem, each as a row of the columns after the first.
+
+    `sides` are the sides of the images of all parts; see `find_copies`.
+    """
     images = [
         (split, printable(str(name)), label)
         for split, part in parts.items()
@@ -131,14 +153,10 @@ def faults(data: Dataset, parts: Mapping[str, ImageSet]) -> dict[str, list[Row]]
         ],
         "images with almost no contrast": [(*images[index], *no_copy, "") for index in flat],
     }
-    copies: dict[str, list[Row]] = {
-        "one picture with two labels": [],
-        "one picture in two splits": [],
-        "one picture twice in a split": [],
-    }
+    copies: dict[str, list[Row]] = {problem: [] for problem in COPIES}
     two_labels, two_splits, twice = copies.values()
     places = [(split, label) for split, _, label in images]
-    for first, second, value in find_copies(pixels, places):
+    for first, second, value in find_copies(pixels, places, sides):
         one, other = places[first], places[second]
         rows = twice if one == other else two_splits if one[1] == other[1] else two_labels
         rows.append((*images[first], *images[second], f"correlation {value:.3f}"))
@@ -161,32 +179,95 @@ def as_line(
     return f"{first} and {other_image} ({other_split}, {other_label})" if other_split else first
 
 
-# The side of a thumbnail in pixels, and the least correlation of two copies. Of CIFAR-10 images
-# saved as JPEG of quality 60 at half their size, 99 % reach it; of pairs of drawn shapes, 1 in 10⁷.
+def draw_copies(found: Mapping[str, Sequence[Row]], parts: Mapping[str, ImageSet]) -> Figure:
+    """Draw the first DRAWN pairs of each problem of COPIES, the two images side by side."""
+    pixels = {
+        (split, printable(str(name))): (part.images, number)
+        for split, part in parts.items()
+        for number, name in enumerate(part.all_names)
+    }
+
+    def labeled(split: str, name: str, label: str) -> Labeled:
+        images, number = pixels[split, name]
+        lines = [(fitted(f"{split}: ", label), "black"), name_line(name)]
+        return images[number], lines
+
+    return draw_sheet(
+        {
+            f"{problem}, {min(len(rows), DRAWN)} of {counted(len(rows), 'pair')}": [
+                labeled(*image) for row in rows[:DRAWN] for image in (row[:3], row[3:6])
+            ]
+            for problem, rows in found.items()
+            if problem in COPIES and rows
+        }
+    )
+
+
+# The side of a thumbnail in pixels, and the least correlation of the thumbnails of two copies.
 SIDE, ALIKE = 8, 0.96
-# The number of images to compare with all earlier ones at once, which limits the memory.
+# The number of images to compare with all others at once, which limits the memory.
 BLOCK = 512
+# Alike images are compared again at up to FINE pixels. Color differences count less than brightness
+# there, because JPEG stores them at half the resolution.
+FINE, SATURATION = 32, 0.5
+# The number of images to keep at that size.
+KEPT = 10_000
+# Copies are closer than this share of the distance to the image that is RANK-th most similar. As in
+# the ratio test of Lowe (2004), this tells copies from different pictures of similar objects.
+# Images at a distance below SURE are copies in any case: a picture may occur more than RANK times.
+RATIO, RANK, SURE = 0.2, 10, 0.005
 
 
 def find_copies(
-    parts: Sequence[Tensor], places: Sequence[Hashable]
+    parts: Sequence[Tensor], places: Sequence[Hashable], sides: Sequence[int]
 ) -> list[tuple[int, int, float]]:
     """Return pairs of copies among images: two indices, and the correlation, the highest first.
 
     `parts` are tensors of uint8 images (n,C,H,W) with N images in total; an index counts through
-    all parts. Each image is paired with its most similar earlier image of each place: `places` (N)
-    are, for example, the images' splits and labels. So a picture that occurs k times in one place
-    gives k − 1 pairs.
+    all parts. `sides` (N) are the shorter sides of the images in pixels, before any enlargement.
+    Each image is paired with its most similar earlier image of each place: `places` (N) are, for
+    example, the images' splits and labels. So a picture that occurs k times in one place gives
+    k − 1 pairs. The distance of two images is one minus their correlation.
     """
-    vectors = edges(parts)
+    vectors, pixels = edges(parts), details(parts)
+    reach = torch.empty(len(vectors))  # the greatest distance of each image's copies
     closest: dict[tuple[int, Hashable], tuple[float, int]] = {}
     for start in range(0, len(vectors), BLOCK):
-        alike = (vectors[start : start + BLOCK] @ vectors[: start + BLOCK].T).tril(start - 1)
-        for row, other in (alike > ALIKE).nonzero().tolist():
-            key, match = (start + row, places[other]), (alike[row, other].item(), other)
-            closest[key] = max(closest.get(key, match), match)
+        alike = vectors[start : start + BLOCK] @ vectors.T
+        alike.diagonal(start).zero_()  # each image with itself
+        rest = alike.topk(min(RANK, len(vectors))).values[:, -1]
+        reach[start : start + BLOCK] = (RATIO * (1 - rest)).clamp(min=SURE)
+        for row, other in (alike > ALIKE).tril(start - 1).nonzero().tolist():
+            image = start + row
+            # At half the side, because a copy of half the size has lost the finer details.
+            side = max(SIDE, min(FINE, sides[image] // 2, sides[other] // 2))
+            value = (pixels(image, side) @ pixels(other, side)).item()
+            if 1 - value <= min(reach[image], reach[other]):
+                key, match = (image, places[other]), (value, other)
+                closest[key] = max(closest.get(key, match), match)
     pairs = [(other, image, value) for (image, _), (value, other) in closest.items()]
     return sorted(pairs, key=lambda pair: -pair[2])
+
+
+def details(parts: Sequence[Tensor]) -> Callable[[int, int], Tensor]:
+    """Return a function that returns the image of an index as a unit vector at a side in pixels.
+
+    The dot product of two vectors is the correlation of the pixels of two images. As in `edges`,
+    the mean of all images is subtracted.
+    """
+    places = [(part, row) for part in parts for row in range(len(part))]
+    total = sum(some.sum(0) for part in parts for some in part.split(BLOCK))
+    mean = total / (len(places) + 1)
+
+    @lru_cache(KEPT)
+    def vector(index: int, side: int) -> Tensor:
+        part, row = places[index]
+        pixels = part[row] - mean
+        muted = torch.lerp(pixels.mean(0, keepdim=True), pixels, SATURATION)
+        small = F.interpolate(muted[None], (side, side), mode="bilinear", antialias=True).flatten()
+        return F.normalize(small - small.mean(), dim=0)
+
+    return vector
 
 
 def edges(parts: Sequence[Tensor]) -> Tensor:
