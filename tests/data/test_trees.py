@@ -147,7 +147,7 @@ def test_columns_have_their_usual_names_and_others_are_named_once(run: Run) -> N
         data = ["vit-data", "data=table", "data.file=photos/labels.csv", "data.val=none"]
         said = run.says("class train test cat 5 1 dog 5 1 all 10 2", *data).said
         assert said.count(f"not used: {header.split(';')[1]}") == 1
-    Path("photos/labels.csv").write_text("path,label\n" + PHOTOS[0] + ",Käfer\n", "utf-16")
+    Path("photos/labels.csv").write_text("path,label\n" + PHOTOS[0] + ",Käfer\n", encoding="utf-16")
     run.fails("is not in UTF-8: save it again as “CSV UTF-8”", *data)
 
 
