@@ -41,7 +41,9 @@ from vit_train.runs.config import (
 # The types of settings that hold text.
 TEXT = (str, str | None, list[str])
 # The parts of a value: quoted texts, and what is between quotes, commas and brackets.
-PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?:\\.|[^,'"\[\](){}\\])+""")
+PARTS = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?!\s)(?:\\.|[^,'"\[\](){}\\])+(?<!\s)"""
+)
 # Parts that Hydra may read as a number, true, false or null, and write differently as text: 0.10
 # becomes 0.1. Whole numbers stay the same, and null stands for no value.
 ALTERED = re.compile(r"(?!\d+$|null$)(?i:[+-]?\.?\d[\w.+-]*|[+-]?(?:inf|nan)|true|false|null)")
@@ -99,12 +101,7 @@ def as_text(value: str) -> str:
 
     The value may be a list, or several values of a sweep.
     """
-
-    def unaltered(part: re.Match[str]) -> str:
-        word = part[0].strip()
-        return part[0].replace(word, quoted(word)) if ALTERED.fullmatch(word) else part[0]
-
-    return PARTS.sub(unaltered, value)
+    return PARTS.sub(lambda part: quoted(part[0]) if ALTERED.fullmatch(part[0]) else part[0], value)
 
 
 def keep_text(names: Sequence[str]) -> None:
@@ -115,8 +112,8 @@ def keep_text(names: Sequence[str]) -> None:
 
     def construct_map(loader: Any, node: yaml.MappingNode) -> object:
         for key, value in node.value:
-            is_plain = isinstance(value, yaml.ScalarNode) and not value.style
-            if key.value in names and is_plain and not value.tag.endswith(":null"):
+            is_text = key.value in names and isinstance(value, yaml.ScalarNode)
+            if is_text and not (value.style or value.tag.endswith(":null")):
                 value.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
         return loader.construct_yaml_map(node)
 

@@ -60,8 +60,8 @@ MOST_SUGGESTED = 3
 
 def own_modules() -> list[str]:
     """Return the modules that `import=A,B` or the variable VIT_TRAIN_IMPORT names."""
-    arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
-    names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
+    typed = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
+    names = ",".join(typed) or os.environ.get("VIT_TRAIN_IMPORT", "")
     return [name for name in names.split(",") if name]
 
 

@@ -206,8 +206,11 @@ def cannot_change(argument: str, key: str, differing: dict[str, Any]) -> str:
     `differing` has the run's own values. Name the arguments with which a new run can change them.
     """
     values = ", ".join(f"{name}={value}" for name, value in list(differing.items())[:3])
-    starts = ("fork", "config") if key != "experiment" else ()
-    able = [f"{each}=" for each in starts if all(may_change(name, each) for name in differing)]
+    able = [
+        f"{each}="
+        for each in ("fork", "config")
+        if key != "experiment" and all(may_change(name, each) for name in differing)
+    ]
     how = f": {' or '.join(able)} with this run's folder" if able else ""
     return (
         f"{argument}= cannot change {key} (this run has {values}): leave {key} out, or start a "
