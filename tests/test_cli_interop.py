@@ -343,7 +343,9 @@ def test_a_calibrated_export_has_the_probabilities_of_a_prediction(
     run.says(SAID, *export)
     about = {"vit_train.json": ""}
     program = torch.export.load("run/export/model.pt2", extra_files=about).module()
-    assert json.loads(about["vit_train.json"])["temperature"] == 1
+    exported = json.loads(about["vit_train.json"])
+    assert exported["temperature"] == 1 and trained.meta.thresholds
+    assert exported["thresholds"] == trained.meta.thresholds
     image = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
     (expected,) = trained.classify(image, topk=1)
     found = program(image).softmax(1).max().item()

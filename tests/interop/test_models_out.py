@@ -21,6 +21,7 @@ from interop.models import (
     SIZE,
     logits_of,
 )
+from vit_train.evaluation import measuring
 from vit_train.runs.trained import Trained
 
 pytestmark = [
@@ -73,6 +74,7 @@ def test_onnx_answers_the_same_at_every_batch_size(run: Run, settings: list[str]
     model = trained(run, *settings)
     exported(run, "onnx")
     session = onnxruntime.InferenceSession("run/export/model.onnx")
+    assert session.get_inputs()[0].shape[0] == session.get_outputs()[0].shape[0] == "batch"
     for count in (1, 5, 64):
         (logits,) = session.run(None, {"images": images(count).numpy()})
         expected = our_logits(model, images(count))
@@ -158,12 +160,20 @@ def test_the_server_of_the_documentation_answers(
     trained(run)
     (code,) = blocks(ROOT / "docs/using.md", "py")
     names: dict[str, Any] = {}
-    exec(code.replace("outputs/my_images-tiny", "run"), names)
+    code = code.replace("outputs/my_images-tiny", "run")
+    with pytest.raises(SystemExit, match="run vit-eval"):
+        exec(code, names)
+    monkeypatch.setattr(measuring, "TARGETS", (0.01,))
+    run.succeeds("vit-eval", "ckpt=run")
+    exec(code.replace('"0.95"', '"0.01"'), names)
     write_images(".", ["a.png"])
     client = TestClient(names["app"])
     answer = client.post("/predict", files={"photo": Path("a.png").read_bytes()}).json()
     expected = vit_train.load("run").predict("a.png")
     assert answer == {"label": expected.label, "probability": expected.probability}
+    names["threshold"] = expected.probability + 1e-9
+    answer = client.post("/predict", files={"photo": Path("a.png").read_bytes()}).json()
+    assert answer == {"label": None, "probability": expected.probability}
     assert client.post("/predict", files={"photo": b"no image"}).status_code == 400
 
 
@@ -247,3 +257,5 @@ def test_photos_are_made_square_there_as_here(run: Run, fit: str) -> None:
     run.succeeds("vit-export", "ckpt=run", "format=hf", "out=for_hf")
     processor = AutoImageProcessor.from_pretrained("for_hf")
     assert (processor(photo, return_tensors="pt").pixel_values[0] - ours).abs().max() < 0.05
+    cards = [Path(f"for_{form}/README.md").read_text(encoding="utf-8") for form in ("timm", "hf")]
+    assert all(("scales images before it crops" in card) == (fit == "crop") for card in cards)

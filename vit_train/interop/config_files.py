@@ -200,7 +200,8 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "problem_type": about["problem_type"],
-        **({"thresholds": about["thresholds"]} if about["thresholds"] else {}),
+        # The confidence of a model with classes depends on its temperature, which has no key here.
+        **({"thresholds": about["thresholds"]} if about["problem_type"][:5] == "multi" else {}),
         "id2label": {str(number): name for number, name in enumerate(about["classes"])},
         "label2id": {name: number for number, name in enumerate(about["classes"])},
         "torch_dtype": "float32",

@@ -157,7 +157,25 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     kind = "uint8" if model.normalize else "normalized float32"
     use = form.use.replace("NAME", name).replace("INPUT", f"{kind} (N, {shape})")
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
-    thresholds = (f"{markdown_cell(tag)} {least:.3f}" for tag, least in model.thresholds.items())
+    thresholds = ", ".join(
+        f"{markdown_cell(name)} {least:.3f}"
+        for name, least in model.thresholds.items()
+        if least is not None
+    )
+    abstain = (
+        " To abstain as `vit-predict abstain=ACCURACY` does, answer only if the highest "
+        f"softmax(logits / {meta.temperature or 1:.5g}) reaches the threshold of this accuracy: "
+        f"{thresholds}."
+        if thresholds
+        else ""
+    )
+    # The processors of timm and Hugging Face cannot crop first.
+    differs = (
+        f" {form.package} scales images before it crops them, so images that are not square have "
+        "slightly different pixels, and sometimes another predicted class, than in vit-predict."
+        if meta.fit == "crop" and not form.suffix
+        else ""
+    )
     lines = [
         "---",
         *([f"library_name: {form.package}"] if form.package else []),
@@ -175,9 +193,9 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}."
         if meta.task.one_class
-        else f"**Tags**, with the thresholds of their probabilities: {', '.join(thresholds)}.",
+        else f"**Tags**, with the thresholds of their probabilities: {thresholds}.",
         "",
-        f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.",
+        f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.{differs}",
         "",
         "**Checked** against the original model, and timed:",
         "",
@@ -192,7 +210,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         "## Limits",
         "",
-        "The model always answers with one of these classes, even for unrelated images."
+        f"The model always answers with one of these classes, even for unrelated images.{abstain}"
         if meta.task.one_class
         else "An image may have any number of these tags. The sigmoid of a logit is the "
         "probability of its tag; the tag is predicted if the probability reaches the threshold.",

@@ -61,8 +61,14 @@ class Deployed:
     divisor: float = 1.0
 
     @property
-    def thresholds(self) -> dict[str, float]:
-        """Return the least probability at which each tag is predicted; only for task=tags."""
+    def thresholds(self) -> dict[str, float | None]:
+        """Return the least probability at which each tag is predicted.
+
+        For a model with classes, return the least confidence for each accuracy of vit-predict's
+        abstain=; None if no confidence reached it on the validation images.
+        """
+        if self.meta.task.one_class:
+            return self.meta.thresholds
         return dict(zip(self.meta.classes, self.meta.tag_thresholds.tolist(), strict=True))
 
     @property
@@ -81,7 +87,7 @@ class Deployed:
             # Hugging Face's name: a softmax, or a sigmoid of each logit.
             "problem_type": ("single" if self.meta.task.one_class else "multi")
             + "_label_classification",
-            "thresholds": {} if meta.task.one_class else self.thresholds,
+            "thresholds": self.thresholds,
             "fit": meta.fit,
             "preprocessing": f"RGB; {FITTED[meta.fit].format(in_pixels(meta.image_shape[1:]))} "
             "(bilinear, antialiased); then / 255, − mean, / std for each channel",
@@ -219,6 +225,7 @@ def onnx_of(model: Deployed) -> bytes:
         dynamo=True,
         input_names=["images"],
         output_names=["logits"],
+        dynamic_shapes=({0: "batch"},),  # names the dimension, which is dynamic in the program
         verbose=False,
     )
     proto = program.model_proto
