@@ -456,7 +456,7 @@ def test_a_run_is_named_by_what_was_chosen(
 @pytest.mark.usefixtures("place")
 def test_flags_of_a_sweep_may_stand_anywhere(run: Run, folders: list[Path], arguments: str) -> None:
     run.succeeds("vit-train", *arguments.split())
-    assert [folder.name for folder in folders] == ["0", "1"]
+    assert [folder.name for folder in folders] == ["seed_0", "seed_1"]
     assert {folder.parts[:2] for folder in folders} == {("outputs", "multirun")}
 
 

@@ -116,7 +116,7 @@ def test_a_job_of_a_sweep_has_the_command_that_repeats_it_alone(
 ) -> None:
     own = [*own_experiment(f"hydra: {sweep}\ntrain: {{epochs: 1}}\n"), "seed=3", *FEW[:3]]
     run.succeeds("vit-train", *own, *given, "hydra.sweep.dir='a sweep'")
-    summary = read_json(Path("a sweep/1/summary.json"))
+    summary = read_json(Path("a sweep/depth_2/summary.json"))
     run.succeeds(*shlex.split(summary["command"]), "hydra.run.dir=again")
     again = read_json(Path("again/summary.json"))
     assert again["config"] == summary["config"] and again["test"] == summary["test"]
@@ -130,21 +130,22 @@ def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
     outcome = run.says("0 of 2 jobs finished", "vit-train", *JOBS, "train.max_minutes=1e-9")
     assert "vit-results" not in outcome.out
     first, second = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
-    assert first.endswith("/0")
+    assert first.endswith("/seed_0")
     run.succeeds("vit-train", second, "train.max_minutes=null")
     outcome = run.succeeds("vit-train", *JOBS)
     assert outcome.out.count("resuming after step 1") == 1
-    assert outcome.out.count("jobs/1 is finished") == 1
+    assert outcome.out.count("jobs/seed_1 is finished") == 1
     assert "2 of 2 jobs finished" in outcome.out
-    # One more seed changes the numbers of the jobs, but repeats no finished run.
+    # One more seed repeats no finished run.
     more = [each.replace("seed=0,1", "seed=7,0,1") for each in JOBS]
     outcome = run.succeeds("vit-train", *more)
     assert outcome.out.count(" is finished: its results are in") == 2
-    assert sorted(path.name for path in Path("jobs").glob("[0-9]*")) == ["0", "0-2", "1"]
-    shutil.rmtree("jobs/0-2")
+    assert sorted(path.name for path in Path("jobs").glob("s*")) == ["seed_0", "seed_1", "seed_7"]
+    shutil.rmtree("jobs/seed_7")
     # Other settings train other runs, in folders of their own.
     outcome = run.succeeds("vit-train", *JOBS, "train.epochs=1")
-    assert sorted(path.name for path in Path("jobs").glob("[0-9]*")) == ["0", "0-2", "1", "1-2"]
+    names = ["seed_0", "seed_0-2", "seed_1", "seed_1-2"]
+    assert sorted(path.name for path in Path("jobs").glob("s*")) == names
     # The next steps are printed once for all of the sweep.
     assert outcome.out.count("\nnext ") == 1 and "vit-eval" not in outcome.out
     assert outcome.out.endswith("\nnext    vit-results jobs\n        tensorboard --logdir jobs\n")
@@ -157,7 +158,10 @@ def test_jobs_that_differ_in_rounding_alone_are_runs_of_their_own(run: Run) -> N
     sweep = ["-m", "train.micro_batch=4,8", *FEW, "train.epochs=1", "hydra.sweep.dir=rounding"]
     outcome = run.succeeds("vit-train", *sweep)
     assert "2 of 2 jobs finished" in outcome.out and "is finished" not in outcome.out
-    sizes = [read_json(Path(f"rounding/{job}/summary.json"))["config"]["train"] for job in "01"]
+    sizes = [
+        read_json(Path(f"rounding/micro_batch_{size}/summary.json"))["config"]["train"]
+        for size in (4, 8)
+    ]
     assert [each["micro_batch"] for each in sizes] == [4, 8]
 
 

@@ -259,6 +259,22 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
     return f"outputs/{name}/{now}"
 
 
+def job_folder(number: int) -> str:
+    """Return the name of a sweep's job: the settings that vary, such as "depth_2-seed_0".
+
+    The file conf/train.yaml calls this function. A setting varies unless it was typed with a single
+    value. If no setting varies, return the job's number.
+    """
+    fixed = [each.partition("=")[0] for each in sys.argv if "," not in each]
+    chosen = (each.partition("=") for each in HydraConfig.get().overrides.task)
+    words = (f"{key.rpartition('.')[2]}_{value}" for key, _, value in chosen if key not in fixed)
+    return file_name("-".join(words)) or str(number)
+
+
+# Not in main, because the processes of Slurm only import this module.
+OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
+
+
 # What Hydra may run for a config: its launchers and sweepers, and logging. Hydra 1.4 asks.
 EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
 
