@@ -113,8 +113,10 @@ def run_at(path: Path) -> Path:
     results = {file.parent: validation(file.parent) for file in finished}
     best = max(results, key=lambda each: results[each][0])
     better = f"; the best is {best} ({results[best][1]})" if results[best] > results[run] else ""
-    count = counted(len(finished), "finished run")
-    logger.info(f"using the newest of {count}: {run} ({results[run][1]}){better}")
+    logger.info(
+        f"using the newest of {counted(len(finished), 'finished run')}: {run} "
+        f"({results[run][1]}){better}"
+    )
     return run
 
 
