@@ -2,10 +2,12 @@
 PYTHON ?= $(firstword $(wildcard .venv/bin/python3) python3)
 BIN := .venv/bin
 PORT ?= 6006
+BASE ?= main
+HEAD ?= HEAD
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev train test docs tour interop torture bench lint format tensorboard clean
+.PHONY: help setup setup-dev train test same-bits docs tour interop torture bench lint format tensorboard clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +49,9 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 no_proxy=127.0.0.1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+same-bits: setup-dev ## run 50 commands on two commits and compare all results (BASE=main HEAD=HEAD ARGS="-k tags")
+	$(BIN)/python tests/same_bits.py $(BASE) $(HEAD) $(ARGS)
 
 tour: .venv/installed-tour ## open the notebook docs/tour.ipynb in Jupyter
 	$(BIN)/jupyter lab docs/tour.ipynb $(ARGS)

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, STL10
 
-from vit_train.data import published
-
 PER_BATCH = 20
 
 
@@ -75,6 +73,8 @@ def small_cifar(
 
 def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
     """Write all official files below root: 30 training, 20 test and 40 unlabeled images."""
+    from vit_train.data import published
+
     folder = root / "stl10_binary"
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
