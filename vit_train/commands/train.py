@@ -271,19 +271,18 @@ def job_folder(number: int) -> str:
     return file_name("-".join(words)) or str(number)
 
 
-# Not in main, because the processes of Slurm only import this module.
-OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
-
-
-# What Hydra may run for a config: its launchers and sweepers, and logging. Hydra 1.4 asks.
+# From Hydra 1.4 on, a program lists what Hydra may run for a config: its launchers and sweepers,
+# and logging.
+allow: Any = getattr(hydra.utils, "execution_whitelist", None)
 EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
+# Not in main, because the processes of Slurm only import this module.
+register: Any = OmegaConf.register_resolver if allow else OmegaConf.register_new_resolver
+register("new_run_folder", new_run_folder, replace=True)
+register("job_folder", job_folder, replace=True)
 
 
 def main() -> None:
     sweep = Sweep()
-    allow: Any = getattr(hydra.utils, "execution_whitelist", None)  # from Hydra 1.4 on
-    register: Any = OmegaConf.register_resolver if allow else OmegaConf.register_new_resolver
-    register("new_run_folder", new_run_folder, replace=True)
     with short_errors("vit-train"):
         import_own_parts()
         register_schemas()
