@@ -273,7 +273,6 @@ TYPED = {
     "vit-eval ckpt=run weights=ema": "this run kept no moving average of the weights",
     "vit-predict ckpt=mae images=x.jpg": "task=reconstruct does not classify images",
     "vit-predict ckpt=mae images=x.jpg out=a.txt": "must end in .csv or .jsonl",
-    "vit-data data=shapes out=faults.png": "out=faults.png must end in .csv",
     "vit-train resume=run checkpoint.metric=loss": "cannot change checkpoint.metric",
     "vit-train config=run experiment=mae": "config= and experiment= cannot be combined",
     "vit-train extend=run experiment=mae": "extend= and experiment= cannot be combined",

@@ -166,14 +166,18 @@ def test_small_copies_are_found_and_different_pictures_of_one_kind_are_none(run:
         image.save(f"all/a/{number}.png")
         image.resize((32, 32)).save(f"all/b/{number}.jpg", quality=60)
     run.says(
-        "written to found/all.png", "vit-data", "data=folder", "data.root=all", "out=found/all.csv"
+        "written to found/all_copies.png",
+        "vit-data",
+        "data=folder",
+        "data.root=all",
+        "out=found/all.csv",
     )
     pairs = [
         {Path(row[key]).stem for key in ("image", "copy_image")}
         for row in csv_rows("found/all.csv")
     ]
     assert len(pairs) >= 38 and all(len(names) == 1 for names in pairs), pairs
-    with Image.open("found/all.png") as sheet:
+    with Image.open("found/all_copies.png") as sheet:
         assert sheet.width > 1000
 
 

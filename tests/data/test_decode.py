@@ -1,14 +1,19 @@
 """Image files as they are seen: turned by their orientation, whatever else is in them."""
 
 import json
+import shutil
 import struct
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Run
+from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import Image
 from PIL.Image import Transpose
+
+from vit_train.base.reading import read_json
+from vit_train.data import decode as module
 
 # How an image is stored that its orientation shows upright.
 STORED = {
@@ -58,3 +63,44 @@ def test_each_orientation_of_a_file_is_seen_alike(run: Run) -> None:
         assert len({first[0] for first, *_ in top}) == 1, (name, top)
         assert np.ptp([first[1] for first, *_ in top]) < 1e-4, (name, top)
     run.says("60×40 to 60×40 pixels", "vit-data", "data=folder", "data.root=seen")
+
+
+def test_only_the_images_asked_for_are_decoded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a file was added or altered since training: then all, to know what was trained on."""
+    write_images("photos", [f"{name}/{number}.png" for name in "ab" for number in range(40)])
+    own, read = ["data=folder", "data.root=photos", "data.image_size=16"], module.read_image
+    run.succeeds("vit-train", *own, *SMALL_MODEL, "train.epochs=1", "hydra.run.dir=run")
+    splits = Counter(row["split"] for row in csv_rows("run/images.csv"))
+    opened: set[Path] = set()
+    monkeypatch.setattr(module, "read_image", lambda path, how: opened.add(path) or read(path, how))
+
+    def count(*command: str) -> int:
+        opened.clear()
+        run.succeeds(*command, "ckpt=run")
+        return len(opened)
+
+    assert count("vit-explain", "count=3", "out=maps") == 3
+    assert count("vit-eval", "split=val", "out=val") == splits["val"]
+    assert count("vit-eval", "out=few") == splits["test"] + splits["val"] < 40
+    assert count("vit-eval", "data.root=photos", "out=all") == 80
+    few, every = (read_json(Path(folder, "results.json")) for folder in ("few", "all"))
+    assert few | {"command": every["command"]} == every
+    trained, tested = (
+        next(row["path"] for row in csv_rows("run/images.csv") if row["split"] == split)
+        for split in ("train", "test")
+    )
+    content = Path("photos", tested).read_bytes()
+    shutil.copy(Path("photos", trained), Path("photos", tested))
+    assert count("vit-eval", "out=altered") == 80
+    Path("photos", tested).write_bytes(content)
+    write_images("photos/b", ["new.png"])
+    assert count("vit-explain", "count=3", "out=maps") == 81
+
+
+def test_without_a_terminal_decoding_logs_its_progress(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WAITING", 8)
+    write_images("photos", [f"{name}/{number}.png" for name in "ab" for number in range(6)])
+    run.says("decoded 8 of 12 images", "vit-data", "data=folder", "data.root=photos")

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import math
 import os
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -232,6 +233,7 @@ class Decoded(NamedTuple):
 THREADS = min(8, os.cpu_count() or 1)
 # Number of images that may wait to be stored.
 WAITING = 256
+LOG_SECONDS = 5.0
 
 
 def decode_each(
@@ -239,7 +241,8 @@ def decode_each(
 ) -> Iterator[tuple[np.ndarray, float] | BrokenImage]:
     """Yield each file's image, uint8 (3,H,W), and the share cropped off, or why it is broken.
 
-    Decoding runs in parallel threads, which Pillow allows while it decodes and resizes.
+    Decoding runs in parallel threads, which Pillow allows while it decodes and resizes. Without a
+    terminal, log the progress every LOG_SECONDS.
     """
 
     def one(path: Path) -> tuple[np.ndarray, float] | BrokenImage:
@@ -253,7 +256,11 @@ def decode_each(
         ThreadPoolExecutor(THREADS) as pool,
         tqdm(total=len(paths), desc="decoding", unit="images", disable=None, leave=False) as bar,
     ):
+        logged = time.monotonic()
         for first in range(0, len(paths), WAITING):
+            if bar.disable and time.monotonic() > logged + LOG_SECONDS:
+                logger.info(f"decoded {first:,} of {len(paths):,} images")
+                logged = time.monotonic()
             for result in pool.map(one, paths[first : first + WAITING]):
                 bar.update()
                 yield result

@@ -8,7 +8,6 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import printable, render
 from vit_train.base.writing import write_text
-from vit_train.data.splits import sample
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import is_builtin
@@ -39,7 +38,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     Raise ValueError if the page's JavaScript does not support the model.
     """
     model, meta = require_supported(trained), trained.meta
-    images = sample(evaluated_images(config.data, "test", meta)[0].images, config.count)
+    images = evaluated_images(config.data, "test", meta, config.count)[0].images
     tensors = {key: value for key, value in model.state_dict().items() if "pos_embed" not in key}
     for table in model.pos_embed:  # at most one, because SUPPORTED has only positions_at=stem
         tensors["positions"] = table()

@@ -11,7 +11,6 @@ from vit_train.base.text import file_name
 from vit_train.base.writing import output_folder
 from vit_train.data.decode import BrokenImage, Doubts
 from vit_train.data.image_files import image_files
-from vit_train.data.splits import sample
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.figures.charts import save
@@ -50,10 +49,8 @@ def explain_predictions(config: ExplainConfig) -> None:
         )
     folder = output_folder(config.out, run_folder(trained.meta.path) / folder_name(config))
     paths: list[Path] = []
-    if config.images is None or config.score:
-        part = evaluated_images(config.data, "test", trained.meta)[0].images
     if config.images is None:
-        some = sample(part, config.count)
+        some = evaluated_images(config.data, "test", trained.meta, config.count)[0].images
         images, titles, shown = some.images[:], true_classes(some, trained.meta), None
     else:
         paths, doubts = image_files(config.images), Doubts()
@@ -71,8 +68,9 @@ def explain_predictions(config: ExplainConfig) -> None:
         save(figure, file)
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")
     if explainer is not None and config.score:
+        part = evaluated_images(config.data, "test", trained.meta, config.score)[0].images
         for method in explainer.methods:
-            explainer.score(sample(part, config.score), method)
+            explainer.score(part, method)
 
 
 def folder_name(config: ExplainConfig) -> str:

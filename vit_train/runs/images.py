@@ -4,9 +4,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from vit_train.base.log import logger
 from vit_train.base.setting import as_setting, chosen
-from vit_train.base.text import counted, listed
+from vit_train.base.text import counted, listed, plain_cell, printable
 from vit_train.data.config import (
     DATA_CONFIGS,
     IMAGES,
@@ -18,9 +20,10 @@ from vit_train.data.config import (
     TableConfig,
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
-from vit_train.data.folder import load_part, reread
+from vit_train.data.folder import image_set, label_tensor, load_part, reread
 from vit_train.data.sources import load_dataset
-from vit_train.data.splits import hold_out, make_splits, subset
+from vit_train.data.splits import hold_out, make_splits, sample, subset
+from vit_train.data.trees import Tree, find_trees, name_of, table_rows
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin, run_folder
@@ -45,20 +48,25 @@ GROUPED = (
 
 
 def evaluated_images(
-    given: EvalDataConfig, split: str, meta: Meta
+    given: EvalDataConfig, split: str, meta: Meta, count: int | None = None
 ) -> tuple[EvalImages, DataConfig]:
     """Return the images of a split, and the data settings that they were loaded with.
 
-    Raise ValueError if the classes of the images are not the model's classes.
+    With `count`, return a stratified sample of this many images. Raise ValueError if the classes of
+    the images are not the model's classes.
     """
     config, trained = configured(given, meta), meta.config.data
     if not isinstance(config, FolderConfig):
         found = run_images(load_dataset(config), config, split, meta)
     else:  # image keys depend on the size, so first read the images at the run's own size
         own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
-        found = folder_images(replace(config, image_size=own_size), given, split, meta)
+        at_own = replace(config, image_size=own_size)
+        own = listed_images(at_own, given, split, meta, count)
+        found = own or folder_images(at_own, given, split, meta)
         if own_size != config.image_size:
             found = EvalImages(reread(found.images, config), caveat=found.caveat)
+    if count is not None:
+        found = found._replace(images=sample(found.images, count))
     require_labels(meta.task, found.images)
     if found.images.groups is not None:
         found = found._replace(caveat=f"{found.caveat} {GROUPED}".strip())
@@ -107,6 +115,56 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         if (other := start.get("split_as")) and not Path(str(other), IMAGES).is_file():
             start["split_as"] = str(run_folder(meta.path))  # which lists the same splits
     return kind(**(start | changes))
+
+
+def listed_images(
+    config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta, count: int | None
+) -> EvalImages | None:
+    """Read only the images of `split` from the run's own folder, or a sample of `count` of them.
+
+    Without `count`, also read the validation images, for a temperature. Return None, without a
+    sample, if the run's images cannot be told from others by its list of files and by the keys of
+    the images that it has seen.
+    """
+    if given.root or given.file or config.cache or meta.seen is None:
+        return None
+    trees, parts = listed_trees(config, run_folder(meta.path) / IMAGES), dict[str, ImageSet]()
+    for name in {split, "val"} if count is None and config.val == "split" else {split}:
+        tree, broken = trees.get(name), dict[str, str]()
+        if tree is None:
+            return None
+        labels = label_tensor(tree, meta.classes)
+        numbers = subset(ImageSet(torch.arange(len(labels)), labels), f"{name}_subset", config)
+        chosen = numbers if count is None else sample(numbers, count)
+        files = [tree.files[number] for number in chosen.images.tolist()]
+        parts[name] = image_set(replace(tree, files=files), meta.classes, config, broken)
+        known = are_among(parts[name].images, meta.seen)
+        if broken or (known.any() if name == "test" else not known.all()):
+            return None
+    return EvalImages(parts[split], parts.get("val"), advantage(split, meta))
+
+
+def listed_trees(config: FolderConfig, table: Path) -> dict[str, Tree]:
+    """Return the trees of the splits that a run's list of its images names.
+
+    Return no trees if there is no such list, or if a file was added, removed or relabeled.
+    """
+    if not table.is_file():
+        return {}
+    whole, *others = find_trees(replace(config, split_as=None)).values()
+    files = {
+        str(plain_cell(printable(name_of(file.path, config)))): file
+        for tree in (whole, *others)
+        for file in tree.files
+    }
+    trees: dict[str, Tree] = {}
+    for _, row in table_rows(TableConfig(file=str(table))):
+        file = files.pop(row["path"], None)
+        if file is None or row.get("tags", row.get("label")) != plain_cell(file.label):
+            return {}
+        empty = replace(whole, files=[], other_files=[])
+        trees.setdefault(row["split"], empty).files.append(file)
+    return {} if files else trees
 
 
 def folder_images(

@@ -321,14 +321,9 @@ class DataReportConfig(Settings):
     data: DataConfig = field(default_factory=DataConfig)
     out: str = setting(
         "data_report.csv",
-        "The CSV file to write, with one row for each fault; pictures of copies go into a .png "
-        "file beside it.",
+        "The CSV file to write, with one row for each fault; copies are drawn in a file beside it, "
+        "such as data_report_copies.png.",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.out.endswith(".csv"):
-            raise ValueError(f"out={self.out} must end in .csv")
 
 
 @dataclass

@@ -58,12 +58,12 @@ def report_data(config: DataReportConfig) -> None:
     sides: list[int] = []
     for split, part in parts.items():
         shown = min(part.images.shape[2:])
-        sides += [shown] * len(part)
+        seen = [(shown, shown)] * len(part)
         if isinstance(data, FolderConfig):
             seen = sizes([Path(data.root, name) for name in part.all_names])
             advice = shape_advice(seen) if split == "train" else ""
             logger.info(f"{split} files: {in_words(seen)}{advice}")
-            sides[-len(part) :] = [min(*size, shown) for size in seen]
+        sides += [min(*size, shown) for size in seen]
     found = faults(loaded, parts, sides)
     for problem, rows in found.items():
         logger.info(f"{problem}: {len(rows):,}{bulleted([as_line(*row) for row in rows])}")
@@ -71,7 +71,7 @@ def report_data(config: DataReportConfig) -> None:
     Path(config.out).parent.mkdir(parents=True, exist_ok=True)
     write_text(Path(config.out), csv_text([COLUMNS, *table]))
     if any(found[problem] for problem in COPIES):
-        picture = Path(config.out).with_suffix(".png")
+        picture = Path(config.out).with_name(f"{Path(config.out).stem}_copies.png")
         save(draw_copies(found, parts), picture)
         logger.info(f"pictures of the pairs written to {picture}")
     logger.info(f"all {counted(len(table), 'fault')} of {data.title} written to {config.out}")
