@@ -20,10 +20,11 @@ from vit_train.data.config import (
     TableConfig,
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
-from vit_train.data.folder import image_set, label_tensor, load_part, reread
+from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import hold_out, make_splits, sample, subset
-from vit_train.data.trees import Tree, find_trees, name_of, table_rows
+from vit_train.data.tables import table_rows
+from vit_train.data.trees import Tree, name_of
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin, run_folder
