@@ -336,7 +336,7 @@ def test_a_calibrated_export_has_the_probabilities_of_a_prediction(
     small_run("finished")
     export = ["vit-export", "ckpt=run", "format=torch", "calibrated=true"]
     run.fails("fitted at the training image size: to calibrate the model", *export)
-    run.succeeds("vit-eval", "ckpt=run", "data.val_subset=null")
+    run.succeeds("vit-eval", "ckpt=run")
     trained = vit_train.load("run")
     temperature = trained.meta.temperature
     assert temperature is not None and temperature != 1
@@ -410,7 +410,7 @@ def test_a_head_is_reused_whatever_the_order_of_its_classes(
 
 
 def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images: None) -> None:
-    lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
+    lacks = ["model.positions=none", "model.proj_bias=false"]
     run.succeeds("vit-train", *SMALL, *lacks, "train.max_minutes=1e-9", "hydra.run.dir=run")
     run.says(
         "images, relative logit error 0.0e+00",
@@ -450,7 +450,7 @@ CANNOT = [
         "hf",
         "model.pre_norm=False, model.positions=relative: choose one of: onnx, onnx_int8, torch",
     ),
-    (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose one"),
+    (ViTConfig(final_norm=False), "timm", "model.final_norm=False: choose one"),
     (ViTConfig(head="gap"), "hf", "model.head=gap: "),
 ]
 

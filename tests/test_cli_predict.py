@@ -262,13 +262,13 @@ def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: Sm
     assert vit_train.load("mine.pt").meta.temperature is not None
 
 
-def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run: SmallRun) -> None:
+def test_a_temperature_in_another_precision_is_not_noted(run: Run, small_run: SmallRun) -> None:
     note = small_run("finished") / "calibration.json"
     run.succeeds("vit-eval", "ckpt=run")
     noted = note.read_text(encoding="utf-8")
-    run.succeeds("vit-eval", "ckpt=run", "data.val_subset=10")
+    run.succeeds("vit-eval", "ckpt=run", "precision=bf16")
     assert note.read_text(encoding="utf-8") == noted
-    assert {each.name for each in Path("run").glob("eval-*")} == {"eval-test", "eval-test-10val"}
+    assert {each.name for each in Path("run").glob("eval-*")} == {"eval-test", "eval-test-bf16"}
     with contextlib.chdir("run/checkpoints"):
         known = vit_train.load("best.safetensors").meta.temperature
     assert known is not None and known in json.loads(noted)["temperatures"].values()

@@ -23,6 +23,7 @@ from test_resume import Limit, assert_same_run, failing_after
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import save_archive
+from vit_train.engine import schedule
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
 from vit_train.training import checkpoints as checkpoint_manager
@@ -216,10 +217,11 @@ def test_a_nan_loss_is_reported_with_its_step_and_batch(
     assert len(saved["images"]) == len(saved["targets"]) == 32
 
 
-def test_steps_with_nan_are_skipped_up_to_max_skips(
+def test_steps_with_nan_are_skipped_up_to_a_limit(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    skip = [*SMALL, *ONE_MICRO_BATCH, "train.on_nonfinite=skip", "train.max_skips=2"]
+    monkeypatch.setattr(schedule, "MOST_SKIPS", 2)
+    skip = [*SMALL, *ONE_MICRO_BATCH, "train.on_nonfinite=skip"]
     with monkeypatch.context() as patch:
         not_a_number_at(patch, {2, 8})
         run.succeeds("vit-train", *skip)

@@ -635,3 +635,25 @@ def test_a_recipe_is_all_that_repetitions_share() -> None:
     assert recipe(config | {"model": config["model"] | {"depth": 5}}, []) != one
     extended = (recipe(config, [replace(earlier, recipe=each)]) for each in (one, "another"))
     assert len({one, *extended}) == 3
+
+
+def test_settings_of_earlier_versions_are_read_unless_they_changed_something(
+    run: Run, small_run: SmallRun
+) -> None:
+    folder = small_run("interrupted")
+    last = folder / LAST
+    stored = Checkpoint.load(last).config
+    config = folder / "config.yaml"
+    text = config.read_text(encoding="utf-8")
+
+    def store(mlp_bias: bool) -> None:
+        old = stored | {"model": stored["model"] | {"mlp_bias": mlp_bias}}
+        rewrite(last, config=old)
+        config.write_text(text.replace("model:\n", f"model:\n  mlp_bias: {mlp_bias}\n"), "utf-8")
+
+    store(mlp_bias=False)
+    for command in (["vit-train", "resume=run"], ["vit-eval", f"ckpt={last}"]):
+        run.fails("mlp_bias", *command)
+    store(mlp_bias=True)
+    run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
+    run.succeeds("vit-eval", "ckpt=run")

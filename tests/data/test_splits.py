@@ -47,16 +47,6 @@ def test_the_training_subset_leaves_validation_as_it_was() -> None:
     assert len(part.train) == 40 and ids(part.train) < ids(whole.train)
 
 
-def test_the_validation_subset_leaves_the_others_as_they_were() -> None:
-    whole, part = make_splits(DATA, DataConfig()), make_splits(DATA, DataConfig(val_subset=12))
-    assert ids(whole.train) == ids(part.train) and ids(whole.test) == ids(part.test)
-    assert len(ids(part.val)) == 12 and ids(part.val) < ids(whole.val)
-    given = Dataset(DATA.train, DATA.test, DATA.classes, val=numbered(60, 2000))
-    assert len(ids(make_splits(given, DataConfig(val_subset=7)).val)) == 7
-    tested = make_splits(DATA, DataConfig(val="test", val_subset=20))
-    assert len(tested.test) == 100 and ids(tested.val) < ids(tested.test)
-
-
 @pytest.mark.parametrize("count", [3, 40, 97, 400])
 def test_every_class_keeps_its_share(count: int) -> None:
     labels = DATA.train.labels
@@ -101,10 +91,10 @@ def test_subsets_are_stratified_and_drawn_by_the_seed() -> None:
     ordered = Dataset(DATA.train.subset(order), DATA.test, DATA.classes)
 
     def parts(seed: int) -> Splits:
-        config = DataConfig(train_subset=80, val_subset=16, test_subset=20, split_seed=seed)
+        config = DataConfig(train_subset=80, test_subset=20, split_seed=seed)
         return make_splits(ordered, config)
 
-    for part, count in ((parts(0).train, 80), (parts(0).test, 20), (parts(0).val, 16)):
+    for part, count in ((parts(0).train, 80), (parts(0).test, 20)):
         assert part is not None
         shares = torch.bincount(part.labels, minlength=3) / count
         assert (shares - torch.tensor([0.25, 0.25, 0.5])).abs().max() <= 1 / count

@@ -151,7 +151,7 @@ def test_a_deterministic_run_goes_on_to_the_last_bit(
         ["model.positions=relative", "model.head=gap"],
         ["model.positions=learned_2d", "model.positions_at=layers"],
         ["model.dropout=0.1", "model.drop_path=0.1", "train.micro_batch=30", "train.ema_decay=0.9"],
-        ["model.pre_norm=false", "model.norm_affine=false", "model.activation=gelu_tanh"],
+        ["model.pre_norm=false", "model.activation=gelu_tanh"],
         ["train.on_nonfinite=skip", "deterministic=true"],
         ["optim=muon", "model.init=mimetic", "model.positions=sincos_2d", "model.head=gap"],
         param(["optim=muon", "precision=fp16", "augment=strong"], marks=gpu_alone),

@@ -91,7 +91,7 @@ def advance(trainer: Trainer, draws: tuple[torch.Tensor, ...]) -> None:
 
 
 def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
-    trainer = trainer_of(pictures(), on_nonfinite="skip", log_every=4, max_skips=100)
+    trainer = trainer_of(pictures(), on_nonfinite="skip", log_every=4)
     draws = list(trainer.train_loader.draws(0))
     for number in range(6):
         advance(trainer, draws[number])

@@ -163,11 +163,3 @@ def test_the_head_is_drawn_right_after_the_encoder(head: str) -> None:
     torch.manual_seed(0)
     Encoder(config, 8, 3)
     assert torch.equal(model.head.weight, nn.Linear(16, 10).weight)
-
-
-@pytest.mark.parametrize("init", ["xavier", "mimetic", "torch"])
-def test_zero_branches_give_zero_whatever_the_other_weights(init: str) -> None:
-    config = ViTConfig(embed_dim=16, depth=1, init=init, zero_branches=True)
-    model = VisionTransformer(config, 8, 3, 10).eval()
-    x = torch.randn(2, 5, 16)
-    assert torch.equal(model.blocks[0](x)[0], x)

@@ -85,11 +85,6 @@ class DataConfig(Settings):
         "split; null: on all training images.",
         at_least=1,
     )
-    val_subset: int | None = setting(
-        None,
-        "Validate on a stratified random subset of this many images; null: on all.",
-        at_least=1,
-    )
     test_subset: int | None = setting(
         None, "Test on a stratified random subset of this many images; null: on all.", at_least=1
     )
@@ -308,7 +303,6 @@ class ShapesConfig(DataConfig):
     num_classes: int = setting(10, "Number of kinds of shapes, 2 to 10.", at_least=2, at_most=10)
     train_images: int = setting(10_000, "Number of training images to draw.", at_least=1)
     test_images: int = setting(2_000, "Number of test images to draw.", at_least=1)
-    draw_seed: int = seed_setting(0, "Seed for drawing the shapes.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,10 +50,7 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     counts = config.train_images, config.test_images
     settings = "data.train_images={}, data.test_images={}, data.image_size={}"
     require_images_fit(sum(counts), (size, size), settings.format(*counts, size))
-    train, test = (
-        draw(count, size, config.num_classes, 2 * config.draw_seed + part)
-        for part, count in enumerate(counts)
-    )
+    train, test = (draw(count, size, config.num_classes, seed) for seed, count in enumerate(counts))
     return Dataset(
         train=ImageSet(*train[:2]),
         test=ImageSet(*test),  # test images have masks, to explain predictions for them

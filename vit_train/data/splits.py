@@ -62,9 +62,7 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
         train, val = one_fold(every, config.cv_folds, config.cv_fold, config.split_seed)
     elif config.val == "split" and val is None:
         train, val = hold_out(train, "val_fraction", config)
-    return Splits(
-        subset(train, "train_subset", config), val and subset(val, "val_subset", config), test
-    )
+    return Splits(subset(train, "train_subset", config), val, test)
 
 
 def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:

@@ -77,9 +77,6 @@ class AdamWConfig(OptimConfig):
         False,
         "Also decay biases, LayerNorms, the class token and positions, as PyTorch's AdamW does.",
     )
-    beta1: float = setting(
-        0.9, "Decay rate of the moving average of gradients.", at_least=0, below=1
-    )
     beta2: float = setting(
         0.999, "Decay rate of the moving average of squared gradients.", at_least=0, below=1
     )
@@ -245,9 +242,4 @@ class LoopConfig(Settings):
         "Checked at each point of the training curves and after each epoch; in either case, such a "
         "step changes no weights.",
         choices=("stop", "skip"),
-    )
-    max_skips: int = setting(
-        10,
-        "With train.on_nonfinite=skip, the run stops after more skipped steps than this.",
-        at_least=0,
     )

@@ -32,6 +32,10 @@ class Optimizer(torch.optim.Optimizer):
     in_bf16 = False
 
 
+# The decay rate of AdamW's moving average of gradients.
+BETA1 = 0.9
+
+
 class AdamW(torch.optim.AdamW, Optimizer):
     """PyTorch's AdamW (Loshchilov & Hutter 2019)."""
 
@@ -49,7 +53,7 @@ def make_adamw(
     return AdamW(
         groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
         lr=config.lr,
-        betas=(config.beta1, config.beta2),
+        betas=(BETA1, config.beta2),
         weight_decay=config.weight_decay,
         fused=True,
         capturable=next(model.parameters()).is_cuda,

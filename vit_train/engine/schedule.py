@@ -60,6 +60,8 @@ def better(best: Best | None, epoch: int, val: Evaluation, best_by: str) -> Best
     return found if (found.score, -val.loss) > before else best
 
 
+# With train.on_nonfinite=skip, a run stops after more skipped steps than this.
+MOST_SKIPS = 10
 ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.clip_norm"
 
 
@@ -73,7 +75,7 @@ class NonFiniteGuard:
     The records stay on the device, so that the loop need not wait for the device. `check` reads the
     records with each log and after each epoch. For each non-finite step, `check` calls `notify`
     with the number of the step. With on_nonfinite=stop, `check` then raises NonFinite. With
-    on_nonfinite=skip, `check` raises NonFinite only after more than `train.max_skips` such steps.
+    on_nonfinite=skip, `check` raises NonFinite only after more than MOST_SKIPS such steps.
     In both cases, a non-finite step changes no weights.
     """
 
@@ -118,8 +120,7 @@ class NonFiniteGuard:
                     f"{batch + 1} of epoch {epoch + 1}). {ADVICE}"
                 )
             self.skipped += 1
-            if self.skipped > self.config.max_skips:
+            if self.skipped > MOST_SKIPS:
                 raise NonFinite(
-                    f"{self.skipped} steps had a NaN or infinite loss or gradient, more than "
-                    f"train.max_skips={self.config.max_skips}. {ADVICE}"
+                    f"{self.skipped} steps had a NaN or infinite loss or gradient. {ADVICE}"
                 )

@@ -136,7 +136,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
             validation.calibrated(fitted), result.predictions.calibrated(fitted), config.split
         )
         thresholds = {str(row["target"]): row["threshold"] for row in content["abstention"]}
-    if validation is not None and config.data.val_subset is None and config.precision is None:
+    if validation is not None and config.precision is None:
         save_calibration(meta, fitted, thresholds)
     content["caveat"] = caveat
     if isinstance(result, Classification):  # `evaluate_loaded` refuses these for other tasks
@@ -292,16 +292,13 @@ def default_folder(config: EvalConfig, meta: Meta) -> Path:
     """Return the output folder; its name lists the settings that differ from their defaults."""
     data, split = config.data, config.split
     given = [Path(each).expanduser().resolve() for each in (data.root, data.file) if each]
-    subset = {"val": data.val_subset, "test": data.test_subset}.get(split)
     parts = [
         None if meta.path.name == BEST or is_builtin(meta.path) else meta.path.stem,
         data.name,
         *(place.name for place in given),
         given and hashlib.sha256(b"".join(map(bytes, given))).hexdigest()[:6],
         data.image_size and f"{'x'.join(map(str, dict.fromkeys(meta.image_shape[1:])))}px",
-        subset and f"{subset}images",
-        # Validation images, for fitting the temperature.
-        data.val_subset and split != "val" and f"{data.val_subset}val",
+        split == "test" and data.test_subset and f"{data.test_subset}images",
         config.weights != "auto" and config.weights,
         config.precision,
         config.tta != "none" and config.tta,

@@ -22,13 +22,11 @@ from vit_train.interop.layout import Layout, State, part_of
 # Settings that most libraries fix, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
-    "norm_affine": (True,),
     "final_norm": (True,),
     "stem": ("patches",),
     "patch_overlap": (0,),
     "positions": ("learned",),
     "positions_at": ("stem",),
-    "mlp_bias": (True,),
     "proj_bias": (True,),
     "activation": ("gelu",),
     "head": ("token",),

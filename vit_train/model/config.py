@@ -19,7 +19,7 @@ MOST_REGISTERS = 100
 # The fields that determine the meaning of an encoder's weights.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
-    *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
+    *("final_norm", "qkv_bias", "proj_bias"),
     *("positions", "positions_at", "has_class_token", "registers", "stem", "patch_overlap"),
     *("qk_norm", "has_layer_scale", "eps"),
 )
@@ -82,7 +82,6 @@ class ViTConfig(ModelConfig):
     final_norm: bool = setting(
         True, "Add a LayerNorm after the last block. Post-LN blocks already end with a LayerNorm."
     )
-    norm_affine: bool = setting(True, "Learn the scale and shift of the LayerNorms.")
     norm_eps: float | None = setting(
         None,
         "Epsilon of all LayerNorms; null: 1e-5 or, with init_from=, the pretrained model's "
@@ -108,12 +107,8 @@ class ViTConfig(ModelConfig):
         "branch; null: no factors.",
         above=0,
     )
-    zero_branches: bool = setting(
-        False, "Initialize the last layer of each residual branch to zero."
-    )
     qkv_bias: bool = setting(True, "Add biases to the layers that make queries, keys and values.")
     proj_bias: bool = setting(True, "Add a bias to attention's output projection.")
-    mlp_bias: bool = setting(True, "Add biases to the MLP.")
     positions: str = setting(
         "learned",
         "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "

@@ -109,17 +109,12 @@ def scratch_gelu(x: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.Module):
-    """Layer normalization of the last axis (Ba et al. 2016).
+    """Layer normalization of the last axis (Ba et al. 2016)."""
 
-    Without `affine`, scale and shift are fixed at 1 and 0 instead of being learned.
-    """
-
-    def __init__(
-        self, dim: int, kernels: str = "scratch", eps: float = 1e-5, affine: bool = True
-    ) -> None:
+    def __init__(self, dim: int, kernels: str = "scratch", eps: float = 1e-5) -> None:
         super().__init__()
-        kind = nn.Parameter if affine else partial(nn.Buffer, persistent=False)
-        self.weight, self.bias = kind(torch.ones(dim)), kind(torch.zeros(dim))
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
         self.kernels, self.eps = kernels, eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +125,7 @@ class LayerNorm(nn.Module):
 
 def norms_of(config: ViTConfig) -> Callable[[int], LayerNorm]:
     """Return a function that makes a LayerNorm of a given width, with the config's settings."""
-    return partial(LayerNorm, kernels=config.kernels, eps=config.eps, affine=config.norm_affine)
+    return partial(LayerNorm, kernels=config.kernels, eps=config.eps)
 
 
 class Dropout(nn.Module):
@@ -274,8 +269,8 @@ class Mlp(nn.Module):
         known = ACTIVATIONS | (SCRATCH if config.kernels == "scratch" else {})
         self.activation = chosen(known, "model.activation", config.activation)
         width = config.hidden_dim * (2 if config.activation in GATED else 1)
-        self.fc1 = nn.Linear(config.embed_dim, width, config.mlp_bias)
-        self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)
+        self.fc1 = nn.Linear(config.embed_dim, width)
+        self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:

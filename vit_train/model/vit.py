@@ -55,10 +55,6 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     for child in children:
         if isinstance(child, Attention) and config.init == "mimetic":
             init_mimetic(child)
-        if config.zero_branches and isinstance(child, Attention | Mlp):
-            last = child.proj if isinstance(child, Attention) else child.fc2
-            for parameter in last.parameters():
-                nn.init.zeros_(parameter)
 
 
 @torch.no_grad()

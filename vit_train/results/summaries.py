@@ -9,7 +9,7 @@ from typing import Any
 from vit_train.base.log import logger
 from vit_train.base.reading import Refused, flatten, read_json, read_text
 from vit_train.base.text import printable, shortened
-from vit_train.runs.config import INCIDENTAL, ROUNDING, default_settings, is_among
+from vit_train.runs.config import INCIDENTAL, ROUNDING, default_settings, is_among, without_retired
 from vit_train.runs.paths import SUMMARY, resume_command
 
 # Runs that differ only in these are repetitions of one another.
@@ -209,7 +209,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     For a run that extends an earlier run, `extend` is the earlier run's number of epochs and recipe
     instead of its folder, because folders differ by seed.
     """
-    config = summary["config"]
+    config = without_retired(summary["config"])
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
     stages = (*summary.get("earlier", ()), summary)
     used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)

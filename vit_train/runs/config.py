@@ -47,6 +47,18 @@ CONTINUED = ("resume", "extend", "fork", "config")
 IMPORT = "import="
 # Groups that did not exist when some published results were made, and their only choice then.
 UNNAMED = {"optim": "adamw"}
+# Settings that earlier versions had, with the value that is now built in.
+RETIRED: dict[str, Any] = {
+    "model.norm_affine": True,
+    "model.mlp_bias": True,
+    "model.zero_branches": False,
+    "data.val_subset": None,
+    "data.draw_seed": 0,
+    "augment.num_ops": 2,
+    "augment.erase_area": 0.33,
+    "optim.beta1": 0.9,
+    "train.max_skips": 10,
+}
 # Settings that change no result: how often something is reported or saved, and the machine. A name
 # that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
@@ -288,12 +300,26 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)
-    config = dict(stored)
+    config = without_retired(stored)
     for group in CHOSEN_BY_NAME.keys() - needed:
         if group in stored and stored[group].get("name") not in CHOSEN_BY_NAME[group]:
             known = schema[group].keys()
             config[group] = {key: value for key, value in stored[group].items() if key in known}
     return to_config(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
+
+
+def without_retired(stored: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a saved run's settings those in RETIRED that have the value built in now.
+
+    A setting with another value stays, so that it is named where it is not known.
+    """
+    current = dict(stored)
+    for key, value in RETIRED.items():
+        group, _, name = key.partition(".")
+        settings = current.get(group)
+        if isinstance(settings, dict) and settings.get(name, ...) == value:
+            current[group] = {each: settings[each] for each in settings if each != name}
+    return current
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
@@ -332,7 +358,7 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     if checkpoint is not None and not path.is_file():
         from vit_train.runs.checkpoint import Checkpoint
 
-        return Checkpoint.load(checkpoint).config
+        return without_retired(Checkpoint.load(checkpoint).config)
     return read_settings(path)
 
 
@@ -341,7 +367,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(read_config(path)))  # type: ignore[assignment]
         require_config(stored, "it")
-        return stored
+        return without_retired(stored)
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from None

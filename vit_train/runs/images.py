@@ -187,7 +187,7 @@ def folder_images(
     data = own_data(images, config, meta)
     if data is None:
         # The subset sizes of the run are meant for its own images, not for other images.
-        config = replace(config, val_subset=given.val_subset, test_subset=given.test_subset)
+        config = replace(config, test_subset=given.test_subset)
         return unseen(images, split, config, meta)
     logger.info(f"the folder holds the run's own images: evaluating the run's {split} images")
     return run_images(data, config, split, meta)

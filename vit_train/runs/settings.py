@@ -82,12 +82,6 @@ class EvalDataConfig(Settings):
         "Treat image files with more pixels than this as files that cannot be decoded.",
         at_least=1,
     )
-    val_subset: int | None = setting(
-        None,
-        "Use only this many validation images, stratified by class. If the images are the run's "
-        "own, vit-eval also fits a temperature on this subset, without saving the temperature.",
-        at_least=1,
-    )
     test_subset: int | None = setting(
         None, "Use only this many test images, stratified by class.", at_least=1
     )

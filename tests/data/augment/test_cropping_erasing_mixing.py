@@ -62,10 +62,10 @@ def test_crops_and_erased_rectangles_are_as_long_as_torchvisions() -> None:
     """With the aspect ratios that torchvision has by default."""
     torch.manual_seed(0)
     image, count = torch.zeros(3, SIZE, SIZE), 1000
-    crop, erase = RandomResizedCrop(SIZE), RandomErasing(scale=(0.02, 0.4))
+    crop, erase = RandomResizedCrop(SIZE), RandomErasing(scale=(0.02, 0.33))
     crops = [crop.get_params(image, [0.2, 1.0], crop.ratio)[2:] for _ in range(count)]
     holes = [erase.get_params(image, erase.scale, erase.ratio, [0])[2:4] for _ in range(count)]
-    config, rng = AugmentConfig(erase_prob=1.0, erase_area=0.4), np.random.default_rng(0)
+    config, rng = AugmentConfig(erase_prob=1.0), np.random.default_rng(0)
     ours = random_crops(rng, COUNT, SQUARE, 0.2), random_holes(rng, COUNT, SQUARE, config)
     for boxes, theirs in zip(ours, (crops, holes), strict=True):
         height, width = torch.tensor(theirs).unbind(1)
@@ -83,11 +83,11 @@ def test_a_rectangle_may_be_one_pixel_wide() -> None:
 
 
 def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> None:
-    config = AugmentConfig(erase_prob=0.25, erase_area=0.4)
+    config = AugmentConfig(erase_prob=0.25)
     boxes = random_holes(np.random.default_rng(0), COUNT, SQUARE, config)
     images = torch.ones(COUNT, 3, SIZE, SIZE).masked_fill_(boxes.contain(SQUARE), 0)
     torch.manual_seed(0)
-    transform = RandomErasing(0.25, (0.02, 0.4))
+    transform = RandomErasing(0.25, (0.02, 0.33))
     theirs = torch.stack([transform(torch.ones(3, SIZE, SIZE)) for _ in range(COUNT)])
     for erased in (images == 0, theirs == 0):
         assert torch.equal(erased.all(1), erased.any(1))  # all channels alike
@@ -191,7 +191,7 @@ def test_a_crop_has_the_share_that_is_asked_for(scale: float) -> None:
 
 def test_crops_of_a_rectangle_have_its_shape_on_average() -> None:
     """Those of (24,40) are the square's, stretched; so are erased rectangles."""
-    config, rng = AugmentConfig(erase_prob=1.0, erase_area=0.4), np.random.default_rng(0)
+    config, rng = AugmentConfig(erase_prob=1.0), np.random.default_rng(0)
     for boxes in (random_crops(rng, COUNT, WIDE, 0.2), random_holes(rng, COUNT, WIDE, config)):
         aspect = (boxes.height / boxes.width).log().mean().exp().item()
         assert aspect == pytest.approx(24 / 40, rel=0.03)
@@ -199,5 +199,5 @@ def test_crops_of_a_rectangle_have_its_shape_on_average() -> None:
 
 def test_where_no_rectangle_fits_nothing_is_erased() -> None:
     """Of the area of a fifth of a pixel."""
-    config = AugmentConfig(erase_prob=1.0, erase_area=0.02)
-    assert not random_holes(np.random.default_rng(0), 100, (3, 3), config).contain((3, 3)).any()
+    rng = np.random.default_rng(0)
+    assert not random_rectangles(rng, 100, (3, 3), (0.02, 0.02), (0.3, 3.3), 1)[1].any()

@@ -42,13 +42,6 @@ class AugmentConfig(Settings):
         "Number of epochs after which augment.policy is turned off; null: never.",
         at_least=1,
     )
-    # RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
-    num_ops: int = setting(
-        2,
-        "Number of operations per image; only for augment.policy=randaugment.",
-        at_least=1,
-        at_most=100,
-    )
     magnitude: int = setting(
         9,
         "Strength of the operations, 0 to 30; only for augment.policy=randaugment.",
@@ -60,12 +53,6 @@ class AugmentConfig(Settings):
         "Random erasing: probability of replacing a rectangle of the image with the mean color.",
         at_least=0,
         at_most=1,
-    )
-    erase_area: float = setting(
-        0.33,
-        "Random erasing: largest area of the rectangle, as a share of the image's area.",
-        at_least=0.02,
-        below=1,
     )
     mixup_alpha: float | None = setting(
         None,

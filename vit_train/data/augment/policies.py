@@ -101,10 +101,12 @@ def any_operation(rng: np.random.Generator, count: int) -> Tensor:
 
 
 class RandAugment(Policy):
-    """`num_ops` of 14 operations at equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+    """Two of 14 operations at equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+
+    num_rounds = 2
 
     def __init__(self, size: Size, config: AugmentConfig) -> None:
-        self.num_rounds, self.strength = config.num_ops, config.magnitude
+        self.strength = config.magnitude
         self.magnitudes = moderate(size, BINS)
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:

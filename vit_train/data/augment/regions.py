@@ -166,12 +166,15 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)
 
 
+# An erased rectangle's share of the image's area, and its aspect ratio: torchvision's defaults.
+ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)
+
+
 def random_holes(
     rng: np.random.Generator, count: int, size: Size, config: AugmentConfig
 ) -> Rectangles:
     """Draw a rectangle to erase from each image; its height is 0 if the image stays unchanged."""
-    share = (0.02, config.erase_area)
-    boxes, found = random_rectangles(rng, count, size, share, (0.3, 3.3), 1)
+    boxes, found = random_rectangles(rng, count, size, ERASED_AREA, ERASED_ASPECT, 1)
     chosen = found & torch.from_numpy(rng.random(count) < config.erase_prob)
     return boxes._replace(height=boxes.height * chosen)
 
