@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import load_dataset
 from vit_train.engine.compile import GraphedStep, compiles
 from vit_train.engine.distributed import ALONE
 from vit_train.engine.precision import (

@@ -32,12 +32,10 @@ from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
 from vit_train.engine.config import OPTIM_CONFIGS
-from vit_train.engine.optimizers import OPTIMIZERS
 from vit_train.engine.schedule import SCHEDULES
 from vit_train.engine.trainer import CALLBACKS
 from vit_train.figures import measures, sheet
 from vit_train.figures.measures import FIGURES, NUMBERS
-from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.pos_embed import POSITIONS
@@ -154,8 +152,8 @@ class Run:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Forget, after the test, the parts and modules that it registers."""
-    own = (MODEL_CONFIGS, BUILDERS, NUMBERS)
-    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, *own)
+    own = (MODEL_CONFIGS, NUMBERS)
+    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, *own)
     with ExitStack() as unchanged:
         for table in tables:
             unchanged.enter_context(patch.dict(table))

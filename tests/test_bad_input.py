@@ -14,10 +14,11 @@ from conftest import MAINS, SMALL, Run, SmallRun
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import read_json
-from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, registered, setting
+from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, builder, setting
 from vit_train.commands import train
 from vit_train.commands.command import described
 from vit_train.data.config import FolderConfig, ShapesConfig, TableConfig
+from vit_train.data.shapes import load_shapes
 from vit_train.engine.config import MuonConfig
 from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
@@ -551,14 +552,13 @@ def test_a_value_is_allowed_or_refused_by_its_name(
         kind(wrong)
 
 
-def test_a_constructor_serves_subclasses_that_have_none_of_their_own() -> None:
+def test_a_subclass_builds_what_its_base_builds() -> None:
     class Own(ShapesConfig):
         pass
 
-    table = {Settings: "base", ShapesConfig: "shapes"}
-    assert registered(table, Own()) == "shapes" and registered(table, TrainConfig()) == "base"
-    with pytest.raises(ValueError, match="Own has no constructor"):
-        registered({TrainConfig: ""}, Own())
+    assert builder(Own()) is load_shapes
+    with pytest.raises(ValueError, match="TrainConfig builds nothing"):
+        builder(TrainConfig())
 
 
 @dataclass

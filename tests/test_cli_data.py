@@ -21,7 +21,7 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
 from vit_train.data.image_files import NAMED_FORMATS
-from vit_train.data.sources import LOADERS
+from vit_train.data.published import load_cifar
 from vit_train.runs.config import portable, preset_urls
 from vit_train.runs.images import configured
 from vit_train.runs.settings import EvalDataConfig
@@ -50,8 +50,8 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "data", CIFAR10)
-    load, ours = Mock(wraps=LOADERS[Cifar10Config]), preset_urls("cifar10")
-    monkeypatch.setitem(LOADERS, Cifar10Config, load)
+    load, ours = Mock(wraps=load_cifar), preset_urls("cifar10")
+    monkeypatch.setattr(Cifar10Config, "builds", load)
     fetching = ["data=cifar10", "data.download=true"]
     evil, mine = ["https://evil.example/x.tar.gz"], ["https://my.example/x.tar.gz"]
     extending = ["vit-train", "extend=run", "train.epochs=1"]

@@ -13,7 +13,7 @@ from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import sample
 from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (

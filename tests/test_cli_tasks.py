@@ -16,7 +16,7 @@ from torch import Tensor
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.model.config import FastCnnConfig
 from vit_train.runs.checkpoint import Checkpoint

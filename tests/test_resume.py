@@ -24,12 +24,11 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.commands.resuming import may_change
 from vit_train.engine import precision, workers
 from vit_train.engine.state import Best
 from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, Extended, apart
-from vit_train.runs.config import TrainConfig, with_defaults
+from vit_train.runs.config import TrainConfig, may_change, with_defaults
 from vit_train.training import checkpoints as checkpoint_manager
 from vit_train.training import folder as run_folder
 from vit_train.training.earlier import recipe

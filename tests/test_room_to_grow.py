@@ -20,22 +20,19 @@ from vit_train.base.rng import bernoulli
 from vit_train.base.setting import Size, setting
 from vit_train.commands.command import console_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
-from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.sources import LOADERS, load_dataset
+from vit_train.data.dataset import Dataset, ImageSet, load_dataset
 from vit_train.engine import workers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.metrics import Predictions
-from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
+from vit_train.engine.optimizers import Optimizer, make_adamw
 from vit_train.engine.stepping import Optimizers
 from vit_train.figures.measures import FIGURES, NUMBERS
-from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
 from vit_train.model.pos_embed import POSITIONS, LearnedTable, Rotary2D, Sinusoidal, Table
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import TASK_CONFIGS, LabelsConfig
-from vit_train.tasks.make import TASKS
 
 
 @pytest.fixture
@@ -44,10 +41,8 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     for table, name, part in (
         *((POSITIONS, "turned", Rotary2D), (NUMBERS, "overconfidence", overconfidence)),
         (FIGURES, "confidence", draw_confidence),
-        *((OPTIM_CONFIGS, "plain_sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
-        *((DATA_CONFIGS, "stripes", StripesConfig), (LOADERS, StripesConfig, load_stripes)),
-        *((MODEL_CONFIGS, "mlp", MlpConfig), (BUILDERS, MlpConfig, NoisyMlp)),
-        *((TASK_CONFIGS, "focal", FocalConfig), (TASKS, FocalConfig, Focal)),
+        *((OPTIM_CONFIGS, "plain_sgd", SgdConfig), (DATA_CONFIGS, "stripes", StripesConfig)),
+        *((MODEL_CONFIGS, "mlp", MlpConfig), (TASK_CONFIGS, "focal", FocalConfig)),
     ):
         monkeypatch.setitem(table, name, part)
 
@@ -110,20 +105,21 @@ class SGD(torch.optim.SGD, Optimizer):
     moments = frozenset({"momentum_buffer"})
 
 
-@dataclass
-class SgdConfig(OptimConfig):
-    """SGD for the head, at ten times the learning rate, and for all else."""
-
-    name: str = "plain_sgd"
-    momentum: float = 0.9
-
-
-def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
+def make_sgd(model: nn.Module, config: "SgdConfig") -> list[Optimizer]:
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[name.startswith("head")].append(parameter)
     scaled = [{"params": groups[True], "lr_scale": 10.0}]
     return [SGD(each, config.lr, config.momentum) for each in (scaled, groups[False])]
+
+
+@dataclass
+class SgdConfig(OptimConfig):
+    """SGD for the head, at ten times the learning rate, and for all else."""
+
+    builds = make_sgd
+    name: str = "plain_sgd"
+    momentum: float = 0.9
 
 
 @dataclass
@@ -139,15 +135,7 @@ def test_every_parameter_has_one_optimizer() -> None:
             Optimizers(optimizers, model.parameters(), {})
 
 
-@dataclass
-class StripesConfig(DataConfig):
-    """Stripes across or down, of random colors."""
-
-    name: str = "stripes"
-    count: int = setting(100, "Training images to draw.", at_least=2)
-
-
-def load_stripes(config: StripesConfig) -> Dataset:
+def load_stripes(config: "StripesConfig") -> Dataset:
     generator, parts = torch.Generator().manual_seed(0), []
     for count in (config.count, 40):
         labels = torch.arange(count) % 2
@@ -156,6 +144,15 @@ def load_stripes(config: StripesConfig) -> Dataset:
         is_across = labels.view(-1, 1, 1, 1) == 0
         parts.append(ImageSet(across.where(is_across, across.transpose(2, 3)), labels))
     return Dataset(*parts, ("across", "down"))
+
+
+@dataclass
+class StripesConfig(DataConfig):
+    """Stripes across or down, of random colors."""
+
+    builds = load_stripes
+    name: str = "stripes"
+    count: int = setting(100, "Training images to draw.", at_least=2)
 
 
 @pytest.mark.usefixtures("own")
@@ -208,8 +205,6 @@ def test_what_could_not_be_read_back_is_not_trained(
         vit_train.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
-    monkeypatch.setitem(OPTIMIZERS, SgdConfig, make_sgd)
-    monkeypatch.setitem(LOADERS, StripesConfig, load_stripes)
     vit_train.train(config, tmp_path / "run")
     assert getattr(vit_train.load(tmp_path / "run").meta.config, group) == part
 
@@ -233,6 +228,7 @@ class NoisyMlp(nn.Module):
 class MlpConfig(ModelConfig):
     """A multilayer perceptron."""
 
+    builds = NoisyMlp
     name: str = "mlp"
     # The number of hidden units, and which generator hides them.
     width: int = 8
@@ -243,20 +239,21 @@ class MlpConfig(ModelConfig):
         return f"model.width={self.width}"
 
 
-@dataclass
-class FocalConfig(LabelsConfig):
-    """Classification that looks less at what is already easy (Lin et al. 2017)."""
-
-    name: str = "focal"
-    gamma: float = 2.0
-
-
 class Focal(Classify):
-    config: FocalConfig
+    config: "FocalConfig"
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         each = nn.functional.cross_entropy(logits, targets, reduction="none")
         return ((1 - (-each).exp()) ** self.config.gamma * each).sum()
+
+
+@dataclass
+class FocalConfig(LabelsConfig):
+    """Classification that looks less at what is already easy (Lin et al. 2017)."""
+
+    builds = Focal
+    name: str = "focal"
+    gamma: float = 2.0
 
 
 @pytest.mark.usefixtures("own")
@@ -296,21 +293,20 @@ class Notes(Callback):
 CALLBACKS.append(Notes)
 
 from vit_train.figures.measures import NUMBERS
-from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig
 
 NUMBERS["sureness"] = lambda predictions: float(predictions.confidence.mean())
-
-@dataclass
-class FlatConfig(ModelConfig):
-    name: str = "flat"
 
 class Flat(nn.Sequential):
     def __init__(self, config, image_size, channels, classes):
         super().__init__(nn.Flatten(), nn.Linear(channels * image_size[0] * image_size[1], classes))
 
+@dataclass
+class FlatConfig(ModelConfig):
+    builds = Flat
+    name: str = "flat"
+
 MODEL_CONFIGS["flat"] = FlatConfig
-BUILDERS[FlatConfig] = Flat
 """
 
 

@@ -17,7 +17,6 @@ from conftest import SMALL, Run, SmallRun, posix
 from vit_train.base.memory import memory_bytes, require_memory
 from vit_train.commands import train
 from vit_train.data.config import ShapesConfig
-from vit_train.data.sources import LOADERS
 from vit_train.evaluation import evaluate
 from vit_train.training import train as training
 
@@ -144,7 +143,7 @@ def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> 
 def test_out_of_memory_in_set_up_is_a_short_message(
     command: str, error: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(LOADERS, ShapesConfig, Mock(side_effect=error))
+    monkeypatch.setattr(ShapesConfig, "builds", Mock(side_effect=error))
     monkeypatch.setattr(evaluate, "load_on", Mock(side_effect=error))
     run.fails(f"{command.split()[0]}: out of memory (", *command.split())
     assert not list(Path("outputs").glob("*/*"))

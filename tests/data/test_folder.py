@@ -17,7 +17,14 @@ from vit_train.data import decode as module
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
-from vit_train.data.dataset import ImageSet, ImagesOnDisk, channel_statistics, image_keys, resize
+from vit_train.data.dataset import (
+    ImageSet,
+    ImagesOnDisk,
+    channel_statistics,
+    image_keys,
+    load_dataset,
+    resize,
+)
 from vit_train.data.decode import (
     GRAY,
     BrokenImage,
@@ -28,7 +35,6 @@ from vit_train.data.decode import (
     read_image,
 )
 from vit_train.data.image_files import NAMED_FORMATS
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.data.train_batches import TrainBatches
 

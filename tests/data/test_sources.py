@@ -11,8 +11,7 @@ from small_sets import packed, small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
 from vit_train.data.config import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
-from vit_train.data.dataset import resize
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import load_dataset, resize
 from vit_train.data.splits import make_splits
 
 

@@ -10,8 +10,7 @@ import torch
 from conftest import Run, write_images
 
 from vit_train.data.config import DataConfig, FolderConfig, TableConfig
-from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import Dataset, ImageSet, load_dataset
 from vit_train.data.splits import hold_out, make_splits
 
 PHOTOS = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(6)]

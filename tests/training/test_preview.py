@@ -13,7 +13,7 @@ from PIL import Image
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import ShapesConfig
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.runs.settings import SheetConfig
 from vit_train.training.preview import draw_contact_sheet

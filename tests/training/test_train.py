@@ -22,9 +22,8 @@ from vit_train.base import log
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import Dataset
+from vit_train.data.dataset import Dataset, load_dataset
 from vit_train.data.shapes import load_shapes
-from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine import precision, schedule
 from vit_train.engine.config import LoopConfig
@@ -327,7 +326,7 @@ def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatc
         sources.append(weakref.ref(data.train.images))
         return data
 
-    monkeypatch.setitem(LOADERS, ShapesConfig, loaded)
+    monkeypatch.setattr(ShapesConfig, "builds", loaded)
     monkeypatch.setattr(setup, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
     with pytest.raises(pytest.fail.Exception, match="None"):
         parts()
@@ -365,7 +364,7 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
 ) -> None:
     data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
     unlabeled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
-    monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: replace(data, unlabeled=unlabeled))
+    monkeypatch.setattr(ShapesConfig, "builds", lambda _: replace(data, unlabeled=unlabeled))
     run = parts(task=task)
     images = torch.cat((run.splits.train.images, unlabeled))[:count]
     assert torch.equal(run.train_set.images, images)

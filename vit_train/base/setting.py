@@ -4,8 +4,9 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from types import NoneType
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from vit_train.base.text import shortened
 
@@ -27,14 +28,36 @@ Entry = TypeVar("Entry")
 Size = tuple[int, int]
 
 
-def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
-    """Return a dataclass field with a help text and allowed values.
+def setting(
+    default: Any,
+    text: str,
+    *,
+    choices: tuple[object, ...] = (),
+    alters: Literal["nothing", "rounding", "machine", "results"] = "results",
+    kept_by_fork: bool | None = None,
+    shapes: bool | str = False,
+    **bounds: float,
+) -> Any:
+    """Return a dataclass field with a help text, allowed values, and what the setting does.
+
+    `alters` tells what another value changes at most; "machine" means that it changes results, but
+    that another machine may need another value. A setting `kept_by_fork` belongs to the state
+    that fork= and extend= carry over, so they cannot change it; None means as its class says. A
+    setting that `shapes` a model determines the meaning of the model's weights; a text names the
+    property that does so instead of the setting itself.
 
     `bounds` are keyword arguments with names from BOUNDS, such as at_least=1. Bounds apply to a
     number and to each number in a list, but not to None. A callable `default` is called to make the
     default value of each instance.
     """
-    metadata = {"help": text, "choices": choices, "bounds": bounds}
+    metadata = {
+        "help": text,
+        "choices": choices,
+        "alters": alters,
+        "kept_by_fork": kept_by_fork,
+        "shapes": shapes,
+        "bounds": bounds,
+    }
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -88,6 +111,10 @@ class Settings:
 
     # The prefix of these settings' names on the command line; "" for none.
     group: ClassVar[str] = ""
+    # True if fork= and extend= cannot change these settings, unless a field says otherwise.
+    kept_by_fork: ClassVar[bool] = True
+    # What these settings configure: a class or function, or its place, such as "module:name".
+    builds: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -142,15 +169,15 @@ def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
     return table[name]
 
 
-def registered(table: Mapping[type, Entry], settings: object) -> Entry:
-    """Return the entry of a table for the class of `settings` or for its nearest base class.
+def builder(settings: Settings) -> Callable[..., Any]:
+    """Return what the class of `settings` builds; import it only now.
 
-    Raise ValueError if neither the class nor any of its base classes has an entry.
+    Raise ValueError if the class does not say.
     """
     kind = type(settings)
-    for base in kind.__mro__:
-        if base in table:
-            return table[base]
-    raise ValueError(
-        f"{kind.__name__} has no constructor: add one to the table named in docs/extending.md"
-    )
+    if kind.builds is None:
+        raise ValueError(f"{kind.__name__} builds nothing: set its attribute `builds`")
+    if not isinstance(kind.builds, str):
+        return kind.builds  # type: ignore[no-any-return]
+    module, _, name = kind.builds.partition(":")
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]

@@ -18,14 +18,12 @@ from vit_train.runs.config import (
     ADAMW_TUNING,
     CHOSEN_BY_NAME,
     FINE_TUNING,
-    INCIDENTAL,
-    ROUNDING,
     TrainConfig,
     as_saved,
     default_settings,
     from_checkpoint,
-    is_among,
     keys_of,
+    may_change,
     own_settings,
     preset_urls,
     read_settings,
@@ -33,20 +31,6 @@ from vit_train.runs.config import (
     with_settings,
 )
 from vit_train.runs.paths import CONFIG, finished_run, last_checkpoint, resumed_run, run_at
-
-# Settings that depend on the machine; compiling may change dropout's random numbers.
-MACHINE = ("precision", "compile", "deterministic")
-# Settings that an extended or forked run may change. The optimizer, its parameter groups and the
-# moving average may not change, because their state is carried over, nor may the length of an epoch
-# (the batch size) or train.minutes, from which the epochs of a new run are planned.
-EXTENDED = (
-    *("train", "train.", "optim", "optim.", "augment", "augment."),
-    *("task.label_smoothing", "task.class_weights", "data.sampler", "checkpoint.metric"),
-)
-KEPT = (
-    *("optim.name", "optim.layer_decay", "optim.head_lr_scale"),
-    *("train.ema_decay", "train.batch_size", "train.freeze", "train.minutes"),
-)
 
 
 def begun_run(
@@ -182,7 +166,7 @@ def changed(
         raise ValueError(f"{argument}= and experiment= cannot be combined: use only one of them")
     fixed = [name for name in own if name != argument and not may_change(name, argument)]
     for key in keys:
-        below = [name for name in fixed if is_among(name, (key, f"{key}."))]
+        below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
         # A key without settings of its own, such as experiment, could change any of them.
         affected = below or ([] if may_change(key, argument) else fixed)
         if differing := {name: own[name] for name in affected if own[name] != requested.get(name)}:
@@ -237,16 +221,3 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
     data.download = False
     if "urls" in usual:
         data.urls = preset_urls(data.name)
-
-
-def may_change(key: str, argument: str) -> bool:
-    """Return True if `argument`, one of CONTINUED, allows the setting `key` of a run to change.
-
-    resume= allows only settings that change results by no more than rounding. extend= and fork=
-    also allow the settings in EXTENDED, except those in KEPT. config= allows all settings. The
-    settings in MACHINE may always change, because another machine may not support the run's own;
-    the summary records the precision of every step.
-    """
-    if argument == "config" or is_among(key, (*MACHINE, *INCIDENTAL, *ROUNDING)):
-        return True
-    return argument != "resume" and is_among(key, EXTENDED) and not is_among(key, KEPT)

@@ -35,10 +35,14 @@ class DataConfig(Settings):
 
     name: str = "???"
     root: str = setting(
-        lambda: os.environ.get("VIT_TRAIN_DATA") or "data", "The folder that holds the data sets."
+        lambda: os.environ.get("VIT_TRAIN_DATA") or "data",
+        "The folder that holds the data sets.",
+        alters="nothing",
     )
     download: bool = setting(
-        False, "Download missing files into data.root (cifar10, cifar100 and stl10 only)."
+        False,
+        "Download missing files into data.root (cifar10, cifar100 and stl10 only).",
+        alters="nothing",
     )
     image_size: Any = size_setting(
         None,
@@ -94,6 +98,7 @@ class DataConfig(Settings):
         "images, but drawn equally from all classes, so images of small classes repeat; an image "
         "with tags counts for its rarest tag.",
         choices=("shuffled", "balanced"),
+        kept_by_fork=False,
     )
     split_seed: int = seed_setting(
         0,
@@ -139,7 +144,9 @@ class ArchiveConfig(DataConfig):
     """Settings of a source that is downloaded as one archive."""
 
     urls: list[str] = setting(
-        list, "URLs of the archive, tried in this order; each download must have the published MD5."
+        list,
+        "URLs of the archive, tried in this order; each download must have the published MD5.",
+        alters="nothing",
     )
 
 
@@ -149,6 +156,8 @@ class Cifar10Config(ArchiveConfig):
 
     own_size: ClassVar[int] = 32
     own_classes: ClassVar[int] = 10
+
+    builds = "vit_train.data.published:load_cifar"
 
     name: str = "cifar10"
 
@@ -169,6 +178,8 @@ class Stl10Config(ArchiveConfig):
     own_size: ClassVar[int] = 96
     own_classes: ClassVar[int] = 10
 
+    builds = "vit_train.data.published:load_stl10"
+
     name: str = "stl10"
     fold: int | None = setting(
         None,
@@ -187,8 +198,12 @@ class Stl10Config(ArchiveConfig):
 class FolderConfig(DataConfig):
     """Your own images: root/train/CLASS/* and root/test/CLASS/*, or only root/CLASS/*."""
 
+    builds = "vit_train.data.folder:load_folder"
+
     name: str = "folder"
-    root: str = setting("", "The folder that holds your images, one folder per class.")
+    root: str = setting(
+        "", "The folder that holds your images, one folder per class.", alters="nothing"
+    )
     layout: str = setting(
         "auto",
         "What the folders in data.root are. auto: splits if they are called train, val or test or "
@@ -239,6 +254,7 @@ class FolderConfig(DataConfig):
         False,
         "Keep decoded images in a file of the user's cache folder, for later runs and for images "
         "that do not fit into memory.",
+        alters="nothing",
     )
 
     @property
@@ -266,8 +282,13 @@ class TableConfig(FolderConfig):
         "",
         "The CSV file; its column split holds train, val or test, and its column weight the weight "
         "of each image in the training loss.",
+        alters="nothing",
     )
-    root: str = setting("", "The folder to which the paths are relative; empty: the file's folder.")
+    root: str = setting(
+        "",
+        "The folder to which the paths are relative; empty: the file's folder.",
+        alters="nothing",
+    )
     tag_separator: str | None = setting(
         None,
         "What separates the tags in a cell: bar (|), comma, semicolon or space. null: bar, but "
@@ -297,6 +318,8 @@ class ShapesConfig(DataConfig):
     """The built-in data: geometric shapes, drawn from a seed."""
 
     own_size: ClassVar[int] = 32
+
+    builds = "vit_train.data.shapes:load_shapes"
 
     name: str = "shapes"
     image_size: Any = size_setting(None, "Side of the drawn images in pixels; null: 32.")

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.memory import require_images_fit
-from vit_train.base.setting import sides
+from vit_train.base.setting import builder, sides
+from vit_train.data.config import DataConfig
 
 # Number of channels of all images.
 CHANNELS = 3
@@ -238,6 +239,12 @@ class Dataset:
                 if part.groups is not None:
                     crc = zlib.crc32(repr(part.groups.tolist()).encode(), crc)
         return f"{crc:08x}"
+
+
+def load_dataset(config: DataConfig) -> Dataset:
+    """Load the data set that the config selects; raise ValueError if it cannot be loaded."""
+    data: Dataset = builder(config)(config)
+    return data
 
 
 def image_keys(images: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class OptimConfig(Settings):
     """
 
     group: ClassVar[str] = "optim"
+    kept_by_fork = False
 
     name: str = "???"
     lr: float = setting(1e-3, "The peak learning rate.", above=0)
@@ -53,8 +54,11 @@ class OptimConfig(Settings):
         "0.75); null: the same rate for all layers.",
         above=0,
         at_most=1,
+        kept_by_fork=True,
     )
-    head_lr_scale: float = setting(1.0, "Factor for the head's learning rate.", above=0)
+    head_lr_scale: float = setting(
+        1.0, "Factor for the head's learning rate.", above=0, kept_by_fork=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +69,8 @@ class OptimConfig(Settings):
 @dataclass
 class AdamWConfig(OptimConfig):
     """AdamW (Loshchilov & Hutter 2019)."""
+
+    builds = "vit_train.engine.optimizers:make_adamw"
 
     name: str = "adamw"
     weight_decay: float = setting(
@@ -86,6 +92,8 @@ class AdamWConfig(OptimConfig):
 class MuonConfig(AdamWConfig):
     """Muon (Jordan et al. 2024) for the blocks' matrices and convolutions, AdamW for the rest."""
 
+    builds = "vit_train.engine.optimizers:make_muon"
+
     name: str = "muon"
     momentum: float = setting(
         0.95, "Momentum of the matrices that Muon trains.", at_least=0, below=1
@@ -95,6 +103,8 @@ class MuonConfig(AdamWConfig):
 @dataclass
 class SgdConfig(OptimConfig):
     """Stochastic gradient descent with Nesterov momentum (Sutskever et al. 2013)."""
+
+    builds = "vit_train.engine.optimizers:make_sgd"
 
     name: str = "sgd"
     lr: float = setting(0.05, "The peak learning rate.", above=0)
@@ -130,16 +140,19 @@ class CheckpointConfig(Settings):
         "balanced_acc if one class has at least three times as many images as another, or with "
         "task.class_weights or data.sampler=balanced; otherwise acc.",
         choices=("auto", "acc", "balanced_acc", "map", "loss"),
+        kept_by_fork=False,
     )
     every_steps: int | None = setting(
         None,
         "Number of steps between additional checkpoints; null: checkpoints only after epochs.",
         at_least=1,
+        alters="nothing",
     )
     every_minutes: float | None = setting(
         None,
         "Number of minutes between additional checkpoints; null: checkpoints only after epochs.",
         above=0,
+        alters="nothing",
     )
     keep: int = setting(
         1,
@@ -147,12 +160,14 @@ class CheckpointConfig(Settings):
         "damaged. If epochs are short, not every epoch is saved; to save at regular intervals, "
         "set checkpoint.every_steps=.",
         at_least=0,
+        alters="nothing",
     )
     keep_every: int | None = setting(
         None,
         "Number of epochs between checkpoints that are never deleted, such as "
         "epoch-10.safetensors; null: no such checkpoints.",
         at_least=1,
+        alters="nothing",
     )
     on_error: str = setting(
         "stop",
@@ -160,6 +175,7 @@ class CheckpointConfig(Settings):
         "and try again at the next checkpoint. In either case, the run fails if its last "
         "checkpoint cannot be saved.",
         choices=("stop", "continue"),
+        alters="nothing",
     )
 
 
@@ -170,7 +186,10 @@ class DistributedConfig(Settings):
     group: ClassVar[str] = "distributed"
 
     timeout_s: float = setting(
-        600, "Seconds to wait for the other processes before the run ends with an error.", above=0
+        600,
+        "Seconds to wait for the other processes before the run ends with an error.",
+        above=0,
+        alters="nothing",
     )
 
 
@@ -179,6 +198,7 @@ class LoopConfig(Settings):
     """Settings of the training loop: its length, batch sizes and limits."""
 
     group: ClassVar[str] = "train"
+    kept_by_fork = False
 
     epochs: int = setting(
         30,
@@ -191,6 +211,7 @@ class LoopConfig(Settings):
         "Choose train.epochs so that training, validation and the final test fit into this many "
         "minutes; the speed is measured in a few steps before training. null: use train.epochs.",
         above=0,
+        kept_by_fork=True,
     )
     patience: int | None = setting(
         None,
@@ -198,7 +219,7 @@ class LoopConfig(Settings):
         "null: never. The learning rate still follows the schedule for train.epochs.",
         at_least=1,
     )
-    batch_size: int = setting(64, "Images per optimizer step.", at_least=1)
+    batch_size: int = setting(64, "Images per optimizer step.", at_least=1, kept_by_fork=True)
     micro_batch: int | None = setting(
         None,
         "Images processed at once (a micro-batch); the gradients of a step's micro-batches are "
@@ -206,13 +227,17 @@ class LoopConfig(Settings):
         "BatchNorm always processes the whole batch, because BatchNorm needs the statistics of "
         "the batch.",
         at_least=1,
+        alters="rounding",
     )
-    eval_batch_size: int = setting(256, "Images per batch in validation and testing.", at_least=1)
+    eval_batch_size: int = setting(
+        256, "Images per batch in validation and testing.", at_least=1, alters="rounding"
+    )
     freeze: str | None = setting(
         None,
         "encoder: train only the head, as a linear probe of pretrained weights (init_from=); "
         "null: train everything.",
         choices=("encoder",),
+        kept_by_fork=True,
     )
     ema_decay: float | None = setting(
         None,
@@ -220,21 +245,26 @@ class LoopConfig(Settings):
         "evaluated. null: no average.",
         above=0,
         below=1,
+        kept_by_fork=True,
     )
     log_every: int = setting(
         20,
         "Steps between two points of the training curves, each the mean since the point before; "
         "every epoch ends with a point. On a GPU, other points are at least a second apart.",
         at_least=1,
+        alters="nothing",
     )
     cuda_graph: bool = setting(
-        True, "On a GPU, replay each step as one CUDA graph instead of launching every operation."
+        True,
+        "On a GPU, replay each step as one CUDA graph instead of launching every operation.",
+        alters="rounding",
     )
     max_minutes: float | None = setting(
         None,
         "Save a checkpoint and stop after this many minutes, for job queues with a time limit; "
         "null: no limit.",
         above=0,
+        alters="nothing",
     )
     on_nonfinite: str = setting(
         "stop",

@@ -2,18 +2,17 @@
 
 Muon, from Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/), replaces the momentum of
 each matrix with a nearly orthogonal matrix. Muon's step size is that of Liu et al. 2025
-(arXiv:2502.16982), so that Muon can share AdamW's learning rate and weight decay. To add an
-optimizer, add a line to OPTIMIZERS.
+(arXiv:2502.16982), so that Muon can share AdamW's learning rate and weight decay.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.setting import registered
+from vit_train.base.setting import builder
 from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
 from vit_train.engine.workers import ONE_WORKER
 
@@ -44,13 +43,13 @@ class AdamW(torch.optim.AdamW, Optimizer):
 
 def make_adamw(
     model: nn.Module, config: AdamWConfig, elsewhere: Collection[nn.Parameter] = ()
-) -> AdamW:
+) -> list[Optimizer]:
     """Return AdamW for all trained weights except those in `elsewhere`.
 
     Weight decay applies only to linear and convolution weights or, with `decay_all`, to all
     weights.
     """
-    return AdamW(
+    adamw = AdamW(
         groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
         lr=config.lr,
         betas=(BETA1, config.beta2),
@@ -58,6 +57,7 @@ def make_adamw(
         fused=True,
         capturable=next(model.parameters()).is_cuda,
     )
+    return [adamw]
 
 
 def groups_of(
@@ -201,9 +201,9 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
         raise ValueError("optim=muon needs a model with blocks of layers: use optim=adamw")
     matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
     if not matrices:
-        return [make_adamw(model, config)]
+        return make_adamw(model, config)
     muon = Muon(matrices, config.lr, config.momentum, config.weight_decay)
-    return [muon, make_adamw(model, config, elsewhere=matrices)]
+    return [muon, *make_adamw(model, config, elsewhere=matrices)]
 
 
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
@@ -222,13 +222,7 @@ def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
     }
 
 
-OPTIMIZERS: dict[type, Callable[[nn.Module, Any], list[Optimizer]]] = {
-    AdamWConfig: lambda model, config: [make_adamw(model, config)],
-    MuonConfig: make_muon,
-    SgdConfig: make_sgd,
-}
-
-
 def make_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
     """Return the model's optimizers; each trained parameter belongs to exactly one of them."""
-    return registered(OPTIMIZERS, config)(model, config)
+    optimizers: list[Optimizer] = builder(config)(model, config)
+    return optimizers

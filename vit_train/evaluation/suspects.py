@@ -10,9 +10,8 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, printable
 from vit_train.base.writing import output_folder, write_text
-from vit_train.data.dataset import ImageSet
+from vit_train.data.dataset import ImageSet, load_dataset
 from vit_train.data.image_files import bulleted
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.config import LAST
 from vit_train.engine.metrics import Floats, Integers, of_label

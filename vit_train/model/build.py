@@ -1,7 +1,4 @@
-"""Build models from their settings, and compute the models' parameters and memory.
-
-To add a model, add a line to BUILDERS.
-"""
+"""Build models from their settings, and compute the models' parameters and memory."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,26 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.memory import require_memory
-from vit_train.base.setting import Size, in_pixels, registered
-from vit_train.model.cnn import FastCnn, SimpleCnn, SmallResNet
-from vit_train.model.config import CnnConfig, FastCnnConfig, ModelConfig, ResNetConfig, ViTConfig
+from vit_train.base.setting import Size, builder, in_pixels
+from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.patches import grid_of
 from vit_train.model.pos_embed import PositionEmbedding
 from vit_train.model.vit import VisionTransformer
 
-# Each is called with the config, the images' height and width, their channels, and the number of
-# classes.
-BUILDERS: dict[type, Callable[..., nn.Module]] = {
-    ViTConfig: VisionTransformer,
-    CnnConfig: SimpleCnn,
-    ResNetConfig: SmallResNet,
-    FastCnnConfig: FastCnn,
-}
-
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """Build a classifier of images (C,H,W) with newly initialized weights."""
-    return registered(BUILDERS, config)(config, image_shape[1:], image_shape[0], num_classes)
+    """Build a classifier of images (C,H,W) with newly initialized weights.
+
+    What the settings build is called with the settings, the images' height and width, their
+    channels, and the number of classes.
+    """
+    model: nn.Module = builder(config)(config, image_shape[1:], image_shape[0], num_classes)
+    return model
 
 
 def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:

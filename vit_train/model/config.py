@@ -1,10 +1,9 @@
 """Settings of the models.
 
-To add a model, write a config class, a line in MODEL_CONFIGS here, and a constructor in BUILDERS of
-build.py.
+To add a model, write a config class that says what it builds, and add a line to MODEL_CONFIGS.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from vit_train.base.reading import as_word
@@ -16,13 +15,6 @@ NORM_EPS = 1e-5
 MOST_BLOCKS = 1000
 # Published models have 1 to 16.
 MOST_REGISTERS = 100
-# The fields that determine the meaning of an encoder's weights.
-ENCODER_SHAPE = (
-    *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
-    *("final_norm", "qkv_bias", "proj_bias"),
-    *("positions", "positions_at", "has_class_token", "registers", "stem", "patch_overlap"),
-    *("qk_norm", "has_layer_scale", "eps"),
-)
 
 
 @dataclass
@@ -53,40 +45,49 @@ class ViTConfig(ModelConfig):
     """Settings of the Vision Transformer and its variants."""
 
     sizes = ("embed_dim", "depth", "mlp_ratio", "mlp_dim")
+    builds = "vit_train.model.vit:VisionTransformer"
 
     name: str = "vit"
-    patch_size: int = setting(4, "Side of a patch in pixels.", at_least=1)
+    patch_size: int = setting(4, "Side of a patch in pixels.", at_least=1, shapes=True)
     embed_dim: int = setting(
-        128, "Width of a token, a multiple of the number of heads.", at_least=1
+        128, "Width of a token, a multiple of the number of heads.", at_least=1, shapes=True
     )
-    depth: int = setting(6, "Number of blocks.", at_least=1, at_most=MOST_BLOCKS)
+    depth: int = setting(6, "Number of blocks.", at_least=1, at_most=MOST_BLOCKS, shapes=True)
     num_heads: int = setting(
-        4, "Number of attention heads in each block.", at_least=1, at_most=10_000
+        4, "Number of attention heads in each block.", at_least=1, at_most=10_000, shapes=True
     )
     mlp_ratio: float = setting(
         4.0, "Hidden width of the MLP, relative to model.embed_dim.", above=0
     )
     mlp_dim: int | None = setting(
-        None, "Hidden width of the MLP; null: model.mlp_ratio · model.embed_dim.", at_least=1
+        None,
+        "Hidden width of the MLP; null: model.mlp_ratio · model.embed_dim.",
+        at_least=1,
+        shapes="hidden_dim",
     )
     activation: str = setting(
         "gelu",
         "The MLP's activation: gelu, its approximation gelu_tanh, relu, silu, swiglu (half of the "
         "channels gate the others), or an activation that your module registers.",
+        shapes=True,
     )
     pre_norm: bool = setting(
         True,
         "Order of LayerNorm and residual branch. true (pre-LN): x + f(LN(x)); false (post-LN): "
         "LN(x + f(x)), as in the first Transformers.",
+        shapes=True,
     )
     final_norm: bool = setting(
-        True, "Add a LayerNorm after the last block. Post-LN blocks already end with a LayerNorm."
+        True,
+        "Add a LayerNorm after the last block. Post-LN blocks already end with a LayerNorm.",
+        shapes=True,
     )
     norm_eps: float | None = setting(
         None,
         "Epsilon of all LayerNorms; null: 1e-5 or, with init_from=, the pretrained model's "
         "epsilon.",
         above=0,
+        shapes="eps",
     )
     stem: str = setting(
         "patches",
@@ -94,31 +95,40 @@ class ViTConfig(ModelConfig):
         "the same, with a LayerNorm before and after the linear map; conv: two convolutions (only "
         "with model.patch_size=4).",
         choices=("patches", "normed_patches", "conv"),
+        shapes=True,
     )
     patch_overlap: int = setting(
         0,
         "Number of pixels by which each patch extends into its neighbors on every side.",
         at_least=0,
+        shapes=True,
     )
-    qk_norm: bool = setting(False, "Apply a LayerNorm to the queries and keys of each head.")
+    qk_norm: bool = setting(
+        False, "Apply a LayerNorm to the queries and keys of each head.", shapes=True
+    )
     layer_scale: float | None = setting(
         None,
         "LayerScale: initial value of a learned factor for each channel of a residual "
         "branch; null: no factors.",
         above=0,
+        shapes="has_layer_scale",
     )
-    qkv_bias: bool = setting(True, "Add biases to the layers that make queries, keys and values.")
-    proj_bias: bool = setting(True, "Add a bias to attention's output projection.")
+    qkv_bias: bool = setting(
+        True, "Add biases to the layers that make queries, keys and values.", shapes=True
+    )
+    proj_bias: bool = setting(True, "Add a bias to attention's output projection.", shapes=True)
     positions: str = setting(
         "learned",
         "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "
         "none, or positions that your module registers.",
+        shapes=True,
     )
     positions_at: str = setting(
         "stem",
         "Where to add absolute positions. stem: once, after the patch embedding; layers: before "
         "every block, from one table per block; shared: before every block, from a single table.",
         choices=("stem", "layers", "shared"),
+        shapes=True,
     )
     head: str = setting(
         "token",
@@ -126,6 +136,7 @@ class ViTConfig(ModelConfig):
         "hidden tanh layer; gap: the mean of the patch tokens after the final LayerNorm; gap_norm: "
         "the same mean before the final LayerNorm. gap and gap_norm have no class token.",
         choices=("token", "token_mlp", "gap", "gap_norm"),
+        shapes="has_class_token",
     )
     registers: int = setting(
         0,
@@ -133,6 +144,7 @@ class ViTConfig(ModelConfig):
         "which the classifier ignores; they come after the class token.",
         at_least=0,
         at_most=MOST_REGISTERS,
+        shapes=True,
     )
     dropout: float = setting(
         0.0,
@@ -241,6 +253,7 @@ class CnnConfig(ModelConfig):
     """Settings of a plain CNN with one convolution for each width in `widths`."""
 
     sizes: ClassVar[tuple[str, ...]] = ("widths",)
+    builds = "vit_train.model.cnn:SimpleCnn"
 
     name: str = "cnn"
     widths: list[int] = setting(
@@ -258,6 +271,7 @@ class ResNetConfig(CnnConfig):
     """Settings of a residual network with one stage of `blocks` blocks for each width."""
 
     sizes = ("widths", "blocks")
+    builds = "vit_train.model.cnn:SmallResNet"
 
     name: str = "resnet"
     widths: list[int] = setting(
@@ -269,6 +283,8 @@ class ResNetConfig(CnnConfig):
 @dataclass
 class FastCnnConfig(CnnConfig):
     """Settings of a CNN that trains fast, with two convolutions for each width in `widths`."""
+
+    builds = "vit_train.model.cnn:FastCnn"
 
     name: str = "fast_cnn"
     widths: list[int] = setting(
@@ -289,22 +305,17 @@ def differences(source: ViTConfig, target: ViTConfig) -> dict[str, Any]:
 
     The keys are those of the command line, such as "model.depth".
     """
-    # The fields of ENCODER_SHAPE that are not settings: the setting behind each, and its value.
-    derived = {
-        "hidden_dim": ("mlp_dim", source.hidden_dim),
-        "has_class_token": ("head", source.head),
-        "has_layer_scale": ("layer_scale", source.layer_scale),
-        "eps": ("norm_eps", source.eps),
-    }
-    # `target` may give hidden_dim as a ratio, so another embed_dim would change it.
-    differing = [
-        field
-        for field in ENCODER_SHAPE
-        if getattr(source, field) != getattr(target, field)
-        or (field == "hidden_dim" and source.embed_dim != target.embed_dim)
-    ]
-    pairs = (derived.get(field, (field, getattr(source, field))) for field in differing)
-    return {f"model.{name}": value for name, value in pairs}
+    # A width of the MLP given as a ratio, and the default epsilon, as numbers.
+    explicit = replace(source, mlp_dim=source.hidden_dim, norm_eps=source.eps)
+    found: dict[str, Any] = {}
+    for each in fields(ViTConfig):
+        shapes = each.metadata.get("shapes")
+        meaning = each.name if shapes is True else shapes
+        if meaning and getattr(source, meaning) != getattr(target, meaning):
+            found[f"model.{each.name}"] = getattr(explicit, each.name)
+    if source.embed_dim != target.embed_dim:  # which would change a width given as a ratio
+        found["model.mlp_dim"] = source.hidden_dim
+    return found
 
 
 def as_arguments(settings: dict[str, Any]) -> str:

@@ -1,10 +1,10 @@
 """The settings of `vit-train`, their schemas, and the folder of YAML presets."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -59,16 +59,6 @@ RETIRED: dict[str, Any] = {
     "optim.beta1": 0.9,
     "train.max_skips": 10,
 }
-# Settings that change no result: how often something is reported or saved, and the machine. A name
-# that ends with a dot stands for all settings below it: see `is_among`.
-INCIDENTAL = (
-    *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
-    *("checkpoint.keep", "checkpoint.keep_every", "checkpoint.on_error", "distributed."),
-    *("name", "notes", "trackers"),
-    *("device", "data.root", "data.file", "data.cache", "data.download", "data.urls"),
-)
-# Settings that change results only by rounding; on a GPU, train.micro_batch also changes dropout.
-ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")
 # Settings for fine-tuning all weights of a pretrained model, unless they are set, and those that
 # only suit AdamW. Chosen on validation images of two tasks with 400 training images each.
 FINE_TUNING: dict[str, Any] = {"optim.layer_decay": 0.75, "train.epochs": 20}
@@ -116,17 +106,20 @@ class TrainConfig(Settings):
     name: str | None = setting(
         None,
         "Name of the run, used for its folder and in the tables of vit-results; null: no name.",
+        alters="nothing",
     )
     notes: str | None = setting(
         None,
         "The purpose of the run, shown in results.md by vit-results (a text with commas needs two "
         "pairs of quotes: notes=\"'a, b'\"); null: no note.",
+        alters="nothing",
     )
     trackers: list[str] = setting(
         list,
         "Also send the curves to these trackers, each an installed package: trackio (local), "
         "wandb or mlflow.",
         choices=("trackio", "wandb", "mlflow"),
+        alters="nothing",
     )
     init_from: str | None = setting(
         None,
@@ -136,13 +129,14 @@ class TrainConfig(Settings):
     seed: int = seed_setting(
         0, "Seed for the initial weights, the order of the images, augmentation and dropout."
     )
-    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES, alters="nothing")
     precision: str = setting(
         "auto",
         "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
         "supports bf16, or on a CPU that multiplies at least 1.2 times as fast in bf16 as in fp32 "
         "(measured at the start); fp16 on V100 and T4; otherwise fp32.",
         choices=PRECISIONS,
+        alters="machine",
     )
     compile: bool | str = setting(
         "auto",
@@ -150,11 +144,13 @@ class TrainConfig(Settings):
         "compiling takes up to a minute and did not make steps faster; its effect on a GPU has "
         "not been measured.",
         choices=("auto", True, False),
+        alters="machine",
     )
     deterministic: bool = setting(
         False,
         "Make runs on a GPU reproducible bit for bit, at some cost in speed. Runs on a CPU are "
         "always reproducible on the same CPU model with the same number of cores.",
+        alters="machine",
     )
 
     def __post_init__(self) -> None:
@@ -210,12 +206,43 @@ def readable(config: TrainConfig) -> TrainConfig:
 store = cache(ConfigStore.instance().store)
 
 
-def is_among(key: str, names: Iterable[str]) -> bool:
-    """Return True if `key` is in `names`.
+def declared() -> dict[str, Mapping[str, Any]]:
+    """Map the key of every setting, such as "optim.lr", to what its field declares; see `setting`.
 
-    A name that ends with a dot covers all keys that begin with this name.
+    The settings of all choices are included.
     """
-    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
+    groups = (get_type_hints(TrainConfig)[each.name] for each in fields(TrainConfig))
+    chosen = (kind for classes in CHOSEN_BY_NAME.values() for kind in classes.values())
+    kinds = (TrainConfig, *filter(is_dataclass, groups), *chosen)
+    return {
+        f"{kind.group}.{each.name}".removeprefix("."): {
+            "kept_by_fork": kind.kept_by_fork,
+            **{key: value for key, value in each.metadata.items() if value is not None},
+        }
+        for kind in kinds
+        for each in fields(kind)
+    }
+
+
+def alters(key: str) -> str:
+    """Return what the setting `key` alters at most; see `setting`."""
+    return str(declared().get(key, {}).get("alters", "results"))
+
+
+def may_change(key: str, argument: str) -> bool:
+    """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
+
+    resume= allows only settings that change results by no more than rounding, or that depend on the
+    machine, because another machine may not support the run's own; the summary records the
+    precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
+    allows all settings.
+    """
+    return argument == "config" or any(
+        each.get("alters", "results") != "results"
+        or (argument != "resume" and not each["kept_by_fork"])
+        for name, each in declared().items()
+        if name == key or name.startswith(f"{key}.")
+    )
 
 
 def register_schemas() -> None:

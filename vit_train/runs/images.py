@@ -19,9 +19,8 @@ from vit_train.data.config import (
     ShapesConfig,
     TableConfig,
 )
-from vit_train.data.dataset import Dataset, ImageSet, are_among, without
+from vit_train.data.dataset import Dataset, ImageSet, are_among, load_dataset, without
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import hold_out, make_splits, sample, subset
 from vit_train.data.tables import table_rows
 from vit_train.data.trees import Tree, name_of

@@ -1,7 +1,6 @@
 """Settings of the tasks.
 
-To add a task, add its config class here and to TASK_CONFIGS, and its constructor to TASKS in
-make.py.
+To add a task, write a config class that says what it builds, and add a line to TASK_CONFIGS.
 """
 
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ class LabelsConfig(TaskConfig):
         "Share of the target that is spread evenly over all classes (Szegedy et al. 2016).",
         at_least=0,
         below=1,
+        kept_by_fork=False,
     )
 
 
@@ -36,12 +36,15 @@ class LabelsConfig(TaskConfig):
 class ClassifyConfig(LabelsConfig):
     """Settings of classification, learned from labels."""
 
+    builds = "vit_train.tasks.classify:Classify"
+
     name: str = "classify"
     class_weights: Any = setting(
         None,
         "A weight for each class in the loss: auto (inversely proportional to its number of "
         "training images), or a list with one number per class. A step's loss is the "
         "weighted mean over its images.",
+        kept_by_fork=False,
     )
 
     def __post_init__(self) -> None:
@@ -60,24 +63,30 @@ class ClassifyConfig(LabelsConfig):
 class TagsConfig(ClassifyConfig):
     """Settings of multi-label classification: an image has any number of tags."""
 
+    builds = "vit_train.tasks.classify:Tags"
+
     name: str = "tags"
     label_smoothing: float = setting(
         0.0,
         "Label smoothing: with value s, the targets 0 and 1 become s/2 and 1 − s/2.",
         at_least=0,
         below=1,
+        kept_by_fork=False,
     )
     class_weights: Any = setting(
         None,
         "A weight for each tag, by which the loss of the images that have the tag is multiplied: "
         "auto (the number of training images without the tag, divided by the number with it), or "
         "a list with one number per tag.",
+        kept_by_fork=False,
     )
 
 
 @dataclass
 class DistillConfig(LabelsConfig):
     """Settings of classification, learned from labels and a trained classifier, the teacher."""
+
+    builds = "vit_train.tasks.classify:Distill"
 
     name: str = "distill"
     teacher: str = setting(
@@ -118,6 +127,8 @@ class DecodeConfig(TaskConfig):
 class ReconstructConfig(DecodeConfig):
     """Settings of a masked autoencoder, which predicts hidden patches from visible patches."""
 
+    builds = "vit_train.tasks.pixels:Reconstruct"
+
     name: str = "reconstruct"
     mask_ratio: float = setting(0.75, "Share of the patches to hide.", above=0, below=1)
     normalize_target: bool = setting(
@@ -131,6 +142,8 @@ class ReconstructConfig(DecodeConfig):
 @dataclass
 class AutoregressConfig(DecodeConfig):
     """Settings of autoregression, which predicts each patch from the patches before it."""
+
+    builds = "vit_train.tasks.pixels:Autoregress"
 
     name: str = "autoregress"
     given_rows: int = setting(

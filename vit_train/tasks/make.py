@@ -1,52 +1,23 @@
-"""Build a task from its settings and count its FLOPs; to add a task, add a line to TASKS."""
+"""Build a task from its settings, and count its FLOPs."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit_train.base.setting import registered
+from vit_train.base.setting import builder
 from vit_train.model.config import ModelConfig, ViTConfig
-from vit_train.tasks.classify import Classify, Distill, Tags
-from vit_train.tasks.config import (
-    AutoregressConfig,
-    ClassifyConfig,
-    DecodeConfig,
-    DistillConfig,
-    ReconstructConfig,
-    TagsConfig,
-    TaskConfig,
-)
+from vit_train.tasks.config import TaskConfig
 from vit_train.tasks.task import Task
-
-
-def predict_pixels(config: DecodeConfig, *arguments: Any) -> Task:
-    """Build a task that predicts pixels; its code is imported only here."""
-    from vit_train.tasks.pixels import Autoregress, Reconstruct
-
-    kind: Callable[..., Task] = (
-        Autoregress if isinstance(config, AutoregressConfig) else Reconstruct
-    )
-    return kind(config, *arguments)
-
-
-TASKS: dict[type, Callable[..., Task]] = {
-    ClassifyConfig: Classify,
-    TagsConfig: Tags,
-    DistillConfig: Distill,
-    ReconstructConfig: predict_pixels,
-    AutoregressConfig: predict_pixels,
-}
 
 
 def make_task(
     config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> Task:
     """Build the task; raise ValueError if it does not support the model or the images (C,H,W)."""
-    return registered(TASKS, config)(config, model, image_shape, num_classes)
+    task: Task = builder(config)(config, model, image_shape, num_classes)
+    return task
 
 
 @dataclass(frozen=True)

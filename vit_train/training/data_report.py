@@ -17,10 +17,9 @@ from vit_train.base.setting import Size
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import write_text
 from vit_train.data.config import FolderConfig
-from vit_train.data.dataset import Dataset, ImageSet, resize
+from vit_train.data.dataset import Dataset, ImageSet, load_dataset, resize
 from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.image_files import FORMATS, bulleted
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.sheet import Labeled, draw_sheet, fitted, name_line

@@ -11,8 +11,7 @@ from vit_train.base.memory import require_attention_fits, require_images_fit, re
 from vit_train.base.setting import sides
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
-from vit_train.data.dataset import channel_statistics
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import channel_statistics, load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.data.train_batches import TrainBatches
 from vit_train.figures.charts import save

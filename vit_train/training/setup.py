@@ -24,9 +24,9 @@ from vit_train.data.dataset import (
     ImageSet,
     Statistics,
     channel_statistics,
+    load_dataset,
     valid_statistics,
 )
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import Splits, make_splits
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.distributed import Processes

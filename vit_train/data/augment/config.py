@@ -11,6 +11,7 @@ class AugmentConfig(Settings):
     """Settings of augmentation, in the order of its steps; each image has its own random draws."""
 
     group: ClassVar[str] = "augment"
+    kept_by_fork = False
 
     crop_padding: int = setting(
         4,
