@@ -288,7 +288,7 @@ TYPED = {
     "vit-explain ckpt=run target=cat": "target=cat is not a class of the model: choose from ",
     "vit-explain ckpt=run method=magic": "must be one of: relevance, rollout, attention",
     "vit-explain ckpt=run images=nowhere": "images=nowhere: there is no such file or folder",
-    "vit-explain ckpt=run images=x.jpg": "none of the images can be read",
+    "vit-explain ckpt=run images=x.jpg": "cannot read any of the images",
     "vit-explain ckpt=mae layer=7": "layer=7: the decoder has layers 1 to",
     "vit-explain ckpt=mae method=rollout": "method=, score= and target= are for classifiers",
     "vit-explain ckpt=run html=page.html images=x.jpg layer=1": "leave out images=, layer=",

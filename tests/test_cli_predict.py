@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_a_row_and_stops_nothing(run: Run) -> None:
     assert all(len(line["top"]) == 3 for line in lines if "top" in line)
     for words, images in (
         ("images=nowhere.png: there is no such", "[photos/test/red/20.png,nowhere.png]"),
-        ("none of the images can be read: not a", "photos/test/red/broken.png"),
+        ("cannot read any of the images: not a", "photos/test/red/broken.png"),
     ):
         run.fails(words, *predict, f"images={images}")
 
@@ -338,7 +338,7 @@ def test_foreign_images_are_told_by_their_confidence(run: Run) -> None:
     assert found["auroc"] == pytest.approx(np.mean(pairs)) and found["images"] == 9
     run.fails("foreign=nowhere: there is no such", "vit-eval", "ckpt=run", "foreign=nowhere")
     run.fails(
-        "none of the foreign images can be read", "vit-eval", "ckpt=run", "foreign=gray/broken.png"
+        "cannot read any of the foreign images", "vit-eval", "ckpt=run", "foreign=gray/broken.png"
     )
 
 

@@ -247,13 +247,13 @@ class FolderConfig(DataConfig):
     )
     split_as: str | None = setting(
         None,
-        "The folder of an earlier run, whose images stay in their splits; only new files are "
-        "divided. null: all files are divided.",
+        "An earlier run's folder: its images keep their splits, and only new files are assigned. "
+        "null: all files are assigned.",
     )
     cache: bool = setting(
         False,
-        "Keep decoded images in a file of the user's cache folder, for later runs and for images "
-        "that do not fit into memory.",
+        "Cache decoded images on disk: later runs start faster, and images need not fit into "
+        "memory.",
         alters="nothing",
     )
 

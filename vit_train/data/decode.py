@@ -239,7 +239,7 @@ LOG_SECONDS = 5.0
 def decode_each(
     paths: Sequence[Path], reading: Reading
 ) -> Iterator[tuple[np.ndarray, float] | BrokenImage]:
-    """Yield each file's image, uint8 (3,H,W), and the share cropped off, or why it is broken.
+    """For each file, yield its image, uint8 (3,H,W), and the share cropped off, or a BrokenImage.
 
     Decoding runs in parallel threads, which Pillow allows while it decodes and resizes. Without a
     terminal, log the progress every LOG_SECONDS.

@@ -92,8 +92,8 @@ class TrainBatches(DrawnBatches):
     def weighted(self, weights: Tensor) -> "TrainBatches":
         """Return the same batches with targets that are multiplied by each image's weight (N,).
 
-        The target of a class is then a one-hot row (B,K), whose sum is the weight. Tags get a
-        last column of ones (B,K+1), which holds the weight. Mixup and CutMix mix these rows.
+        Labels become one-hot rows (B,K) scaled by the image's weight. Tags get a last column of
+        ones (B,K+1), scaled likewise. Mixup and CutMix mix these rows.
         """
         batches = copy.copy(self)
         batches.weights = weights.to(self.device).unsqueeze(1)

@@ -39,7 +39,7 @@ class Objective(Protocol):
         """Return the values that `evaluation` needs for each image: (B,K) float32."""
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
-        """Return the results of a whole split from its images' `sample_outputs`: (N,K) float64."""
+        """Compute a split's results from the `sample_outputs` (N,K), float64, of all its images."""
 
 
 Batch = tuple[Tensor, Tensor]

@@ -109,10 +109,10 @@ def percentiles(samples: Floats) -> tuple[float, float]:
 def ranked(
     truth: Booleans, scores: Floats, samples: Integers
 ) -> Iterator[tuple[Floats, Integers, Integers]]:
-    """Yield, for each sample, the distinct scores, highest first, with two counts for each score.
+    """For each sample, yield the distinct scores, highest first, with two counts for each score.
 
-    Both count the sample's images whose score is at least as high: the first only images with the
-    tag, the second all images. `samples` (S,N) is how often each image is in each sample.
+    The counts are cumulative, over the sample's images with at least this score: those with the
+    tag, and all. `samples` (S,N) is how often each image is in each sample.
     """
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
@@ -130,7 +130,7 @@ def average_precision(hits: Integers, taken: Integers) -> float:
 
 
 def mean_over_tags(precisions: Floats) -> Floats:
-    """Return the mean over the tags that occur, mAP, for values (K,…); 0 if no tag does."""
+    """Return mAP, the mean of `precisions` (K,…) over the tags that occur; 0 if none occur."""
     count = (~np.isnan(precisions)).sum(axis=0)
     return np.nansum(precisions, axis=0) / np.maximum(1, count)  # type: ignore[no-any-return]
 

@@ -118,11 +118,11 @@ def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bo
 
 
 def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[dict[str, Any]]:
-    """Choose thresholds on validation images, and report what they do to both sets of images.
+    """Choose thresholds on validation images; report coverage and accuracy on both sets.
 
-    Return, for each of TARGETS: the `target`, its `threshold`, and the share and accuracy of the
-    answers to the images of "val" and of `split`. If the target is not reached, the threshold and
-    the result for `split` are None, and that for "val" is for the first threshold tried.
+    Return a row for each of TARGETS: the `target`, its `threshold`, and the results for "val" and
+    for `split`. For a target that is not reached, `threshold` and `split` are None, and "val" has
+    the results for the first threshold tried.
     """
     rows = []
     for target in TARGETS:
@@ -138,7 +138,10 @@ def abstention(validation: Predictions, evaluated: Predictions, split: str) -> l
 
 
 def answered(predictions: Predictions, threshold: float) -> dict[str, float | None]:
-    """Return the share of images with at least this confidence, their accuracy and its bound."""
+    """Return the coverage at a threshold of the confidence, and the accuracy there.
+
+    The accuracy is that of the covered images; its lower bound has a certainty of 95 %.
+    """
     count, correct = kept_and_correct(predictions, threshold)
     return {
         "share": count / len(predictions.labels),
@@ -218,7 +221,7 @@ def foreign(
     predictions = (each for each in trained.stream(files, topk=1) if isinstance(each, Prediction))
     found = np.array([each.probability for each in predictions])
     if not len(found):
-        raise ValueError(f"none of the foreign images can be read, such as {files[0]}")
+        raise ValueError(f"cannot read any of the foreign images (the first: {files[0]})")
     score = auroc(own.confidence, found)
     logger.info(f"foreign images: {len(found):,} of {len(files):,} read, AUROC {score:.3f}")
     predicted = {

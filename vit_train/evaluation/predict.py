@@ -51,7 +51,7 @@ def predict_images(config: PredictConfig) -> None:
             if config.out is None or number < SHOWN:
                 logger.info(terminal_line(path, prediction, width))
     if len(failures) == len(paths):
-        raise ValueError(f"none of the images can be read: {failures[0]}")
+        raise ValueError(f"cannot read any of the images: {failures[0]}")
     doubts.warn()
     if config.abstain is not None:
         logger.info(

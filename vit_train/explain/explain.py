@@ -108,6 +108,6 @@ def read_images(
         except BrokenImage as error:
             logger.warning(f"{path} cannot be read: {error}")
     if not found:
-        raise ValueError("none of the images can be read")
+        raise ValueError("cannot read any of the images")
     images, shown = map(torch.stack, zip(*found.values(), strict=True))
     return images, [path.name for path in found], shown

@@ -143,7 +143,7 @@ def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
         raise Refused("its patches are not square, or the weights of its MLP are not matrices")
     second = state.get("blocks.0.mlp.fc2.weight")
     if second is not None and second.shape[1:] == (len(hidden) / 2,):
-        raise Refused("its MLP is gated (SwiGLU), with its halves in another order than here")
+        raise Refused("it has a SwiGLU MLP whose gate and value halves are swapped: not supported")
     numbers = state["reg_token"].numel() if "reg_token" in state else 0
     head = "token_mlp" if "pre_head.0.weight" in state else "token"
     pooled = "gap_norm" if "fc_norm.weight" in state else "gap"

@@ -189,7 +189,7 @@ class PatchDropout(Dropout):
         return ends
 
     def forward(self, patches: Tensor) -> Tensor | None:  # type: ignore[override]
-        """Return the indices (B,V) of random patches to keep of (B,N,D), or None to keep all."""
+        """Choose patches of (B,N,D) at random; return their indices (B,V), or None for all."""
         if not self.training or self.rate == 0:
             return None
         keep = max(1, round(patches.shape[1] * (1 - self.rate)))

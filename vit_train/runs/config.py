@@ -195,9 +195,8 @@ def readable(config: TrainConfig) -> TrainConfig:
         kind = type(getattr(config, group))
         if kind not in classes.values():
             raise ValueError(
-                f"{kind.__name__} could not be read back from this run's checkpoints: "
-                f"first register the class under a unique name: {group.upper()}_CONFIGS[NAME] = "
-                f"{kind.__name__}"
+                f"register {kind.__name__} under a unique name ({group.upper()}_CONFIGS[NAME] = "
+                f"{kind.__name__}), or this run's checkpoints cannot be loaded"
             )
     return from_checkpoint(asdict(config))
 

@@ -230,7 +230,7 @@ class Tags(Classify):
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each tag of each image, (B,K), for logits and targets (B,K).
 
-        The weights multiply the loss of images that have the tag, but not the smoothing of others.
+        Tag weights scale the loss of positive labels only, not the smoothing of negatives.
         """
         low = self.config.label_smoothing / 2
         bce = partial(F.binary_cross_entropy_with_logits, logits, reduction="none")

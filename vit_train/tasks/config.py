@@ -96,7 +96,7 @@ class DistillConfig(LabelsConfig):
     )
     distillation: str = setting(
         "soft",
-        "Targets from the teacher: soft, its probabilities (Hinton et al. 2015), or hard, its "
+        "Targets from the teacher. soft: its probabilities (Hinton et al. 2015); hard: its "
         "predicted class (Touvron et al. 2021).",
         choices=("soft", "hard"),
     )

@@ -152,7 +152,7 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     height, width = images.shape[2:]
 
     def source(start: Tensor, length: Tensor, side: int) -> Tensor:
-        """Return the source of each output row (or column), in −1…1: (B,H) or (B,W)."""
+        """Return the sampling coordinate, in −1…1, of each output row or column: (B,H), (B,W)."""
         center = (torch.arange(side, dtype=torch.float64, device=images.device) + 0.5) / side
         first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
         place = first + center * length.unsqueeze(1) - 0.5
