@@ -10,6 +10,7 @@ import torch
 from conftest import SMALL, Run, SmallRun, write_images
 from PIL import Image
 from small_sets import small_cifar
+from torch import Tensor
 from torchvision.datasets import CIFAR10
 
 import vit_train
@@ -167,6 +168,24 @@ def test_what_takes_too_much_memory_is_not_drawn(
     run.succeeds("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=run")
     for folder in ("before/eval-test", "run"):
         assert not Path(folder, "pictures.png").exists()
+
+
+def test_focus_deletes_the_patches_that_the_map_marks_most(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explainer, visible = Explainer(vit_train.load(small_run("finished"))), []
+    images = torch.randint(256, (9, 3, 32, 32), dtype=torch.uint8)
+
+    def kept(images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
+        visible.append(patches)
+        return torch.ones(len(images), dtype=torch.bool)
+
+    monkeypatch.setattr(explainer, "kept", kept)
+    assert explainer.focus(images)["deleted"] == pytest.approx(0.1, abs=1 / 64)
+    maps = explainer.explained(images)[0].flatten(1)
+    for shown, values in zip(visible[0], maps, strict=True):
+        deleted = values[~torch.isin(torch.arange(64), shown)]
+        assert len(deleted) == 6 and deleted.min() >= values[shown].max()
 
 
 def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
+from torchvision.transforms.functional import gaussian_blur as torchvision_blur
 
 from vit_train.data.dataset import ImageSet
-from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
+from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted, gaussian_blur
 from vit_train.evaluation.measuring import robustness
 
 
@@ -136,3 +137,11 @@ def test_noise_is_as_strong_as_in_cifar_10_c(severity: int) -> None:
 def test_darkness_leaves_a_share_of_the_light(severity: int) -> None:
     darker = 128 * (0.75, 0.6, 0.45, 0.3, 0.18)[severity - 1]
     assert corrupted(GRAY, "darkness", severity).unique().tolist() == [round(darker)]
+
+
+def test_blur_grows_with_the_image() -> None:
+    """Of an image of 64 pixels, twice as many are blurred together as of one of 32."""
+    image, generator = torch.rand(1, 3, 64, 64), torch.Generator()
+    ours = gaussian_blur(image, 0.8, generator)[..., 8:-8, 8:-8]  # edges are padded differently
+    theirs = torchvision_blur(image, [13, 13], [1.6, 1.6])[..., 8:-8, 8:-8]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

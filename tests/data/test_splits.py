@@ -141,3 +141,11 @@ def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
     title = "validation accuracy, last epoch, mean of folds (%)"
     assert cells[title] == f"{mean(found):.2f} ± {stdev(found):.2f}" and stdev(found) > 0
     assert cells["folds"] == "0, 1 of 2" and cells["seeds"] == "0"
+
+
+def test_images_with_tags_are_stratified_by_their_rarest_tag() -> None:
+    labels = torch.tensor([[1, 1]] * 4 + [[1, 0]] * 36)
+    images = ImageSet(torch.zeros(40, 3, 2, 2, dtype=torch.uint8), labels)
+    for seed in range(5):
+        _, part = hold_out(images, "val_fraction", DataConfig(val_fraction=0.5, split_seed=seed))
+        assert part.labels[:, 1].sum() == 2

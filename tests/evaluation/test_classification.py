@@ -130,6 +130,9 @@ def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
         assert accuracies[number] == pytest.approx(accuracy)
         error += abs(accuracy - confidence) * inside.sum() / 600
     assert calibration_error(found) == pytest.approx(error)
+    # A confidence on the edge of two bins belongs to the lower one, and 1 to the last.
+    edges = Predictions(np.zeros(2, dtype=int), np.log([[0.6, 0.4], [1, 1e-99]]))
+    assert binned(edges)[0].nonzero()[0].tolist() == [8, BINS - 1]
 
 
 @pytest.mark.parametrize("sureness", [0.002, 0.2, 1.0, 6.0, 600.0])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import binomtest
+from torchvision.transforms.functional import hflip
 
 from vit_train.base.text import csv_text, render
 from vit_train.data.dataset import ImageSet
@@ -30,7 +31,7 @@ from vit_train.evaluation.comparison import (
     require_same_images,
 )
 from vit_train.evaluation.evaluate import Evaluated
-from vit_train.evaluation.measuring import abstention, answered, numbers
+from vit_train.evaluation.measuring import abstention, answered, flipped, numbers
 from vit_train.evaluation.pages import evaluation_page
 from vit_train.evaluation.tags import tag_numbers
 from vit_train.figures.measures import result_dict
@@ -377,3 +378,17 @@ def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
 )
 def test_models_are_named_by_what_is_different_in_their_paths(path: str, names: list[str]) -> None:
     assert distinct(["outputs/a/T1/checkpoints/best.safetensors", path]) == names
+
+
+def test_tta_flip_mirrors_left_to_right_and_averages_probabilities() -> None:
+    images = ImageSet(torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8), torch.arange(6) % 3)
+    logits = np.random.default_rng(0).normal(size=(2, 6, 3))
+    plain, mirrored = (Predictions(images.labels.numpy(), each) for each in logits)
+
+    def measure(shown: ImageSet) -> Classification:
+        assert torch.equal(shown.images, hflip(images.images))
+        return Classification.of(mirrored)
+
+    found = np.exp(flipped(measure, images, plain).predictions.log_probabilities)
+    mean = (np.exp(plain.log_probabilities) + np.exp(mirrored.log_probabilities)) / 2
+    np.testing.assert_allclose(found, mean)

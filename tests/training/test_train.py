@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count as counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from vit_train.data.dataset import Dataset, load_dataset
 from vit_train.data.shapes import load_shapes
 from vit_train.data.splits import make_splits
 from vit_train.engine import precision, schedule
-from vit_train.engine.config import LoopConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.metrics import wilson_interval
 from vit_train.model.build import build
@@ -35,7 +36,7 @@ from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 from vit_train.tasks.make import count_flops
-from vit_train.training import setup
+from vit_train.training import plan, setup
 from vit_train.training.first_model import freeze_encoder
 from vit_train.training.setup import Setup, augmented, set_up
 from vit_train.training.terminal import opening
@@ -229,7 +230,8 @@ def parts(
     config = TrainConfig(
         model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8, **(model or {})),
         task=task or ClassifyConfig(),
-        data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
+        data=replace(ShapesConfig(train_images=60, test_images=20, image_size=16), **data),
+        optim=AdamWConfig(),
         seed=seed,
     )
     return set_up(config, torch.device("cpu"), processes)
@@ -400,3 +402,14 @@ def test_epochs_are_planned_for_a_time_and_nothing_else_changes(
         for each in ("planned/0", "same")
     )
     torch.testing.assert_close(planned.model, same.model, rtol=0, atol=0)
+
+
+def test_planned_epochs_leave_time_for_both_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes a second, and so does each evaluation in which the speed is measured."""
+    run, clock = parts(test_images=540), counter()
+    monkeypatch.setattr(plan, "seconds_per_step", lambda trainer, budget: 1.0)
+    monkeypatch.setattr(plan, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    seconds, image_seconds = 60 * 5 * 0.95 - 3, 1 / len(run.train_set)  # the clock is read 4 times
+    epoch_seconds = len(run.train_loader) + image_seconds * run.sizes["val"]
+    expected = int((seconds - 2 * image_seconds * 540) / epoch_seconds)
+    assert plan.with_planned_epochs(run, minutes=5).config.train.epochs == expected
