@@ -129,7 +129,7 @@ class Renamed(AdamWConfig):
 
 def test_every_parameter_has_one_optimizer() -> None:
     model = nn.Linear(2, 2)
-    adamw = make_adamw(model, AdamWConfig())
+    (adamw,) = make_adamw(model, AdamWConfig())
     for optimizers in ([adamw, adamw], [SGD([model.weight])], []):
         with pytest.raises(ValueError, match="exactly one optimizer"):
             Optimizers(optimizers, model.parameters(), {})
@@ -201,7 +201,7 @@ def test_what_could_not_be_read_back_is_not_trained(
     config = TrainConfig(model=model, data=data, train=LoopConfig(epochs=1, batch_size=20))
     config = replace(config, **{group: part})
     kind = type(part).__name__
-    with pytest.raises(ValueError, match=rf"unique name: {group.upper()}_CONFIGS.* = {kind}"):
+    with pytest.raises(ValueError, match=rf"unique name \({group.upper()}_CONFIGS.* = {kind}"):
         vit_train.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))

@@ -22,7 +22,8 @@ from vit_train.model.vit import VisionTransformer
 
 def test_decay_is_on_matrices_only() -> None:
     model = VisionTransformer(ViTConfig(embed_dim=8, depth=1, num_heads=2))
-    decayed, others = make_adamw(model, AdamWConfig(weight_decay=0.3)).param_groups
+    (adamw,) = make_adamw(model, AdamWConfig(weight_decay=0.3))
+    decayed, others = adamw.param_groups
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
     assert {names[p] for p in decayed["params"]} == {
@@ -30,8 +31,8 @@ def test_decay_is_on_matrices_only() -> None:
         "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight",
     }  # fmt: skip
     assert len(decayed["params"]) + len(others["params"]) == len(names)
-    groups = make_adamw(model, AdamWConfig(weight_decay=0.3, decay_all=True)).param_groups
-    assert {group["weight_decay"] for group in groups} == {0.3}
+    (adamw,) = make_adamw(model, AdamWConfig(weight_decay=0.3, decay_all=True))
+    assert {group["weight_decay"] for group in adamw.param_groups} == {0.3}
 
 
 def test_a_rate_that_changes_with_every_epoch_is_that_of_pytorchs_scheduler() -> None:

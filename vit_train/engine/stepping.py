@@ -109,19 +109,24 @@ class Optimizers:
         """
         for optimizer, own in zip(self.optimizers, moments, strict=True):
             for parameter, given in zip(parameters_of(optimizer), own, strict=True):
-                # Muon has its moments from the start.
-                if given.keys() != optimizer.moments and (given or parameter in optimizer.state):
-                    raise ValueError(
-                        "the optimizer moments in the checkpoint belong to a different optimizer"
-                    )
-                for name, moment in given.items():
-                    shape = torch.Size() if name == "step" else parameter.shape
-                    if moment.shape != shape or not moment.is_floating_point():
-                        raise ValueError(
-                            f"the optimizer moment {name} does not have the shape of its parameter"
-                        )
+                require_moments_of(optimizer, parameter, given)
             state = {number: given for number, given in enumerate(own) if given}
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def require_moments_of(
+    optimizer: Optimizer, parameter: nn.Parameter, given: Mapping[str, Tensor]
+) -> None:
+    """Raise ValueError unless the moments `given` for a parameter fit it."""
+    # Muon has its moments from the start.
+    if given.keys() != optimizer.moments and (given or parameter in optimizer.state):
+        raise ValueError("the optimizer moments in the checkpoint belong to a different optimizer")
+    for name, moment in given.items():
+        shape = torch.Size() if name == "step" else parameter.shape
+        if moment.shape != shape or not moment.is_floating_point():
+            raise ValueError(
+                f"the optimizer moment {name} does not have the shape of its parameter"
+            )
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:

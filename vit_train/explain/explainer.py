@@ -284,24 +284,24 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     """
     model, meta = trained
     assert isinstance(model, EncoderDecoder)
-    index = layer_index(layer, len(model.decoder.blocks), "decoder")
+    index, grid = layer_index(layer, len(model.decoder.blocks), "decoder"), model.encoder.grid
     unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
     batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
     batch, order = next(iter(meta.task.eval_loader(batches)))
-    grid = model.encoder.grid
-    if isinstance(model, Autoregressor):
+    if isinstance(model, Autoregressor):  # it is given the first patches, and predicts the others
         num_visible = first_predicted = model.num_given
-        if not num_visible:
-            raise ValueError(
-                "task.given_rows=0: the model is given no patches, so there is no attention to draw"
-            )
         order = torch.arange(math.prod(grid), device=trained.device).expand(len(images), -1)
-        _, attention = model.forward(batch, return_attention=True)
+        inputs: tuple[Tensor, ...] = (batch,)
     else:
         assert isinstance(meta.task, Reconstruct)
         # The decoder predicts the visible patches, too.
         num_visible, first_predicted = meta.task.num_visible, 0
-        _, attention = model.forward(batch, order[:, :num_visible], return_attention=True)
+        inputs = (batch, order[:, :num_visible])
+    if not num_visible:
+        raise ValueError(
+            "task.given_rows=0: the model is given no patches, so there is no attention to draw"
+        )
+    _, attention = model.forward(*inputs, return_attention=True)
     weights = attention[index][1].mean(dim=1)  # cross-attention, mean over the heads: (B,Q,T)
     meta.require_finite(weights)
     visible, query = order[:, :num_visible], most_central(order[:, num_visible:], grid)

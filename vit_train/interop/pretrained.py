@@ -5,6 +5,7 @@ Every source gives a `Pretrained`: weights under this program's names, and facts
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -169,26 +170,12 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     """
     ours, left = layout.to_ours(state)
     shown = described(ours)
-    # timm may pool the tokens by attention or, although there is a class token, by their mean.
-    pools = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
-    agrees = facts.settings.get("head") in (None, shown["head"].removesuffix("_norm"))
-    if "head.weight" in ours and (pools or not agrees):
-        raise Refused(
-            "its head reads all tokens: it must read the class token or, without one, the mean of "
-            "the patches"
-        )
-    ours = {key.replace("fc_norm.", "norm."): value for key, value in ours.items()}
+    require_supported_head(ours, left, shown["head"], facts)
+    ours = numbers({key.replace("fc_norm.", "norm."): value for key, value in ours.items()})
     fixed = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
     stated = fixed | dict(facts.settings)
     assumed = assumptions(layout, ours, shown, wanted)
-    settings = assumed | stated | shown  # the weights take precedence
-    if type(settings["num_heads"]) is not int or not isinstance(settings["norm_eps"], int | float):
-        raise Refused(
-            "its config.json must give the number of attention heads and LayerNorm's epsilon as "
-            "numbers"
-        )
-    config = replace(wanted, **settings)
-    ours = numbers(ours)
+    config = configured(wanted, assumed | stated | shown)  # the weights take precedence
     size = image_size(ours, config)
     require_whole(ours, config, size)
     return Pretrained(
@@ -201,6 +188,32 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
         left=tuple(left),
         assumed=tuple(name for name in assumed if name not in stated),
     )
+
+
+def require_supported_head(ours: State, left: Sequence[str], head: str, facts: Facts) -> None:
+    """Raise Refused if the head reads neither the class token nor, without one, the patches' mean.
+
+    `head` is the kind of head that the weights `ours` show, and `left` are the weights not used.
+    """
+    if "head.weight" not in ours:
+        return
+    # timm may pool the tokens by attention or, although there is a class token, by their mean.
+    pools = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
+    if pools or facts.settings.get("head") not in (None, head.removesuffix("_norm")):
+        raise Refused(
+            "its head reads all tokens: it must read the class token or, without one, the mean of "
+            "the patches"
+        )
+
+
+def configured(wanted: ViTConfig, settings: dict[str, Any]) -> ViTConfig:
+    """Return `wanted` with other settings; raise Refused if a config file had no numbers."""
+    if type(settings["num_heads"]) is not int or not isinstance(settings["norm_eps"], int | float):
+        raise Refused(
+            "its config.json must give the number of attention heads and LayerNorm's epsilon as "
+            "numbers"
+        )
+    return replace(wanted, **settings)
 
 
 def assumptions(
