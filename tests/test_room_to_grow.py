@@ -426,7 +426,7 @@ def test_positions_that_a_constructor_sets_are_never_overwritten(
 
     monkeypatch.setitem(POSITIONS, "ramp", Ramp)
     train = ["vit-train", *SMALL, "model.positions=ramp", "optim.lr=1e-30", "hydra.run.dir=run"]
-    run.fails("model.positions=ramp: Ramp has a constructor, but inherits init_weights", *train)
+    run.fails("the positions Ramp have a constructor, but inherit init_weights", *train)
     monkeypatch.setattr(Ramp, "init_weights", lambda self, std: None, raising=False)
     run.succeeds(*train)
     model = vit_train.load("run").model

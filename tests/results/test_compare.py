@@ -303,7 +303,7 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     run.fails("a.csv is damaged", "vit-results", "kept")
 
 
-@pytest.mark.parametrize("setting, same", [("draw_seed=0,1", False), ("image_size=16,32", True)])
+@pytest.mark.parametrize("setting, same", [("num_classes=9,10", False), ("image_size=16,32", True)])
 def test_only_results_on_the_same_images_are_subtracted(run: Run, setting: str, same: bool) -> None:
     train = ["vit-train", *SMALL, "train.epochs=1", "model.depth=1", f"data.{setting}"]
     if same:
@@ -320,6 +320,20 @@ def test_early_results_on_other_numbers_of_images_are_not_subtracted(
     other = {f"test.final.{key}": value, "config.model.depth": 7}
     written(Path("runs"), summary(0.5), summary(0.6, 0, other))
     run.says("other test images", "vit-results", "runs")
+
+
+def test_a_vit_with_few_steps_from_random_weights_is_said_to_have_learned_little(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished", "runs/0")
+    train = ["vit-train", *SMALL, "train.max_minutes=1e-9"]
+    shallow = ["model.depth=1", "train.max_minutes=null", "hydra.run.dir=runs/1"]
+    run.says("fewer than 500 steps: use train.epochs=100 or more", *train, *shallow)
+    note = "2 of 2 runs are short: a ViT from random weights learns"
+    run.says(note, "vit-results", "runs")
+    assert note in Path("runs/results.md").read_text(encoding="utf-8")
+    for enough in ("train.epochs=100", "init_from=runs/0"):
+        assert "random weights" not in run.succeeds(*train, enough).said
 
 
 def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:

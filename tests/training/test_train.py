@@ -215,7 +215,7 @@ def test_the_precision_is_as_set_or_the_fastest_and_the_speedup_is_noted(
 ) -> None:
     few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
     monkeypatch.setattr(precision, "product_speedup", lambda *_, threads: speedup)
-    run.says(f"{used or best} on cpu folder", "vit-train", *few)
+    run.says(f", {used or best} on cpu", "vit-train", *few)
     summary = read_json(Path("run/summary.json"))
     assert (summary["precision"], summary["bf16_speedup"]) == (used or best, speedup)
 

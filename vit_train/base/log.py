@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vit_train.base.text import printable
-from vit_train.base.writing import naming, open_to_append
+from vit_train.base.writing import open_to_append
 
 # The package's messages to its user.
 logger = logging.getLogger("vit_train")
@@ -22,8 +22,7 @@ def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
 def logged_to(path: Path) -> Iterator[None]:
     """Within the block, append every log line, with a timestamp, to the file `path`.
 
-    Also append the message of an error that ends the block. Raise OSError if lines could not be
-    written, unless another error ends the block.
+    Also append the message of an error that ends the block. Lines that cannot be written are lost.
     """
     file = open_to_append(path)
     handler = logging.StreamHandler(file)
@@ -31,13 +30,12 @@ def logged_to(path: Path) -> Iterator[None]:
         with logged_by(handler, "%(asctime)s %(message)s"):
             yield
     except BaseException as error:
-        message = f"ended by {type(error).__name__}: {error}"
-        handler.handle(logging.makeLogRecord({"msg": message}))
-        with contextlib.suppress(OSError):
-            file.close()
+        end = {"msg": f"ended by {type(error).__name__}: {error}"}
+        handler.handle(logging.makeLogRecord(end))
         raise
-    with naming(path):
-        file.close()  # writes what could not be written before
+    finally:
+        with contextlib.suppress(OSError):  # which would hide the error that ends the block
+            file.close()
 
 
 class PrintableFormatter(logging.Formatter):

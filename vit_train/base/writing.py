@@ -68,12 +68,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partial(folder: Path) -> None:
-    """Remove a folder's *.partial files that no process is writing.
+def remove_partial(*folders: Path) -> None:
+    """Remove the folders' *.partial files that no process is writing.
 
     Such files are left by killed processes. Where locks are not supported, they stay.
     """
-    for path in folder.glob("*.partial"):
+    for path in (path for folder in folders for path in folder.glob("*.partial")):
         with contextlib.suppress(OSError, Refused), open_regular(path) as file:
             lock(file, wait=False)
             path.unlink()
@@ -107,22 +107,13 @@ def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     a symbolic link, a file with several hard links, and a path that is not a regular file.
     """
     require_own(path, "regular file")
-    with naming(path), path.open("r+b" if start else "wb") as file:
-        file.truncate(start)
-        file.seek(start)
-        file.write(content)
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an OSError in the block name the file `path`: a write error, as on a full disk, does not.
-
-    An error that names another file stays unchanged.
-    """
     try:
-        yield
+        with path.open("r+b" if start else "wb") as file:
+            file.truncate(start)
+            file.seek(start)
+            file.write(content)
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = str(path)  # a write error, as on a full disk, does not name the file
         raise
 
 
@@ -166,14 +157,12 @@ def lock(file: IO[Any], wait: bool) -> None:
 def require_own(path: Path, kind: Literal["folder", "regular file"]) -> None:
     """Raise Refused if the path is a symbolic link, or exists but is not of this kind.
 
-    Also refuse a file with several hard links, because it may be a file outside the run's folder.
+    Also refuse a file with several hard links: another folder may have the same file.
     """
-    is_kind = path.is_dir() if kind == "folder" else path.is_file()
+    is_kind = path.is_dir() if kind == "folder" else path.is_file() and path.stat().st_nlink == 1
     if path.is_symlink() or (path.exists() and not is_kind):
-        raise Refused(f"{path} is a symbolic link or not a {kind}: remove it")
-    if path.is_file() and path.stat().st_nlink > 1:
         raise Refused(
-            f"{path} has several hard links, so that writing would change the same file elsewhere: "
+            f"{path} is a symbolic link, has several hard links or is not a {kind}: remove it or "
             "replace it by a copy"
         )
 

@@ -39,7 +39,7 @@ def exchanging() -> Iterator[None]:
     except RuntimeError as error:
         raise ValueError(
             "another training process has ended, or did not respond within "
-            "distributed.timeout_s seconds: look at its messages and at the log of its machine"
+            "distributed.timeout_s seconds: its own message, if it left one, says why"
         ) from error
 
 

@@ -220,8 +220,8 @@ class Trainer:
             # An epoch's points add up to the epoch: none spans two, and the last covers the rest.
             is_last = self.batch == len(self.train_loader)
             is_due = is_last or time.perf_counter() - self.logged_at >= self.log_seconds
-            is_point = is_last or self.batch % self.loop.log_every == 0
             # All processes log at the same steps, even if a log is due in only one of them.
+            is_point = is_last or self.batch % self.loop.log_every == 0
             if is_point and self.processes.any(is_due):
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
@@ -265,8 +265,8 @@ class Trainer:
         # Clip. The norm before clipping stays on the device until it is logged.
         for optimizer in self.optimizers.optimizers:
             self.scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
-        self.gradient_norm = norm
+        limit = self.optim.clip_norm or math.inf
+        norm = self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters, limit)
 
         # Step. In fp16, a gradient that overflows is no fault while the scale can still be lowered,
         # down to 1. Scaling a 1 reads the scale on the device; get_scale() would wait for it.

@@ -40,9 +40,19 @@ class PositionEmbedding(nn.Module):
     def init_weights(self, std: float) -> None:
         """Draw the initial weights; `std` is model.pos_std.
 
-        A class with a constructor and parameters of its own must also define this method, because
-        only the class knows whether its constructor has set them.
+        Raise ValueError for a user's class with parameters and a constructor that inherits this
+        method, because the constructor may have set the weights.
         """
+        owner = next(
+            each for each in type(self).__mro__ if {"init_weights", "__init__"} & vars(each).keys()
+        )
+        is_ours = owner.__module__ == __name__ or "init_weights" in vars(owner)
+        if not is_ours and any(True for _ in self.parameters()):
+            raise ValueError(
+                f"the positions {owner.__name__} have a constructor, but inherit init_weights, "
+                "which would overwrite the weights that the constructor sets. Define "
+                "init_weights(self, std) to draw them there or, with only a docstring, to keep them"
+            )
         for parameter in self.parameters():
             init_normal(parameter, std)
 
@@ -108,8 +118,6 @@ class Table(AbsolutePositions):
 class LearnedTable(Table):
     """Learned 1-D positions: one vector for each token."""
 
-    init_weights = PositionEmbedding.init_weights
-
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
         self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
@@ -119,7 +127,6 @@ class LearnedTable2D(AbsolutePositions):
     """Learned 2-D positions: vectors (D/2,) for the patch's column and row, concatenated."""
 
     width_multiple = 2
-    init_weights = PositionEmbedding.init_weights
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__()
@@ -194,8 +201,6 @@ class RelativeKeys(AttentionPositions):
     A distance is the index of the query's patch minus the index of the key's patch. The tokens
     before the patches have no distances: nothing is added to the logits in their rows and columns.
     """
-
-    init_weights = PositionEmbedding.init_weights
 
     def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
@@ -289,24 +294,7 @@ def make_positions(
         )
     has_class = config.has_class_token if has_class is None else has_class
     # Tables leave registers out; attention positions take the number of tokens before the patches.
-    made = positions(grid, width, has_class if absolute else has_class + config.registers)
-    require_initialization(made, f"model.positions={config.positions}")
-    return made
-
-
-def require_initialization(positions: PositionEmbedding, setting: str) -> None:
-    """Raise ValueError if `init_weights` may overwrite weights that the constructor has set.
-
-    That may happen if a class with parameters inherits `init_weights`, but not its constructor.
-    """
-    kind, names = type(positions), ("init_weights", "__init__")
-    nearest = next(name for each in kind.__mro__ for name in names if name in vars(each))
-    if nearest == "__init__" and any(True for _ in positions.parameters()):
-        raise ValueError(
-            f"{setting}: {kind.__name__} has a constructor, but inherits init_weights, which would "
-            "overwrite the weights that the constructor sets. Define init_weights(self, std) to "
-            "draw them there or, with only a docstring, to keep them"
-        )
+    return positions(grid, width, has_class if absolute else has_class + config.registers)
 
 
 def resize_positions(state: State, grid: Size, model: nn.Module) -> State:

@@ -41,8 +41,13 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     attention resembles trained attention. torch: linear layers keep PyTorch's default. Position
     embeddings initialize all of their own weights.
     """
-    positions = [each for each in module.modules() if isinstance(each, PositionEmbedding)]
-    theirs = {part for each in positions for part in each.modules() if part is not each}
+    theirs = {
+        part
+        for each in module.modules()
+        if isinstance(each, PositionEmbedding)
+        for part in each.modules()
+        if part is not each
+    }
     children = [each for each in module.modules() if each not in theirs]
     for child in children:
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":

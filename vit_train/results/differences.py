@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -9,6 +10,7 @@ from typing import Any
 
 from vit_train.engine.metrics import student_quantile
 from vit_train.results.summaries import Group, short_name, short_value
+from vit_train.runs.config import FEW_STEPS, few_steps_note
 
 # A sequential test: after each seed from FIRST_LOOK to LAST_LOOK, a two-sided t-test at LEVEL. All
 # looks together have a false-positive rate of at most 5 %, as a simulation in the tests shows
@@ -110,6 +112,17 @@ def on_same_images(run: dict[str, Any], other: dict[str, Any], split: str) -> bo
         for final in [each["test"]["final"]]
     ]
     return len(checksums) < 2 and facts[0] == facts[1]
+
+
+def note_on_short_runs(groups: Sequence[Group]) -> str:
+    """Return a note on differences between runs that include too short ones; else ""."""
+    notes = [
+        few_steps_note(run["config"], run.get("steps", FEW_STEPS))
+        for group in groups
+        for run in group.runs
+    ]
+    text = f"{len(list(filter(None, notes)))} of {len(notes)} runs are short: {max(notes)}."
+    return f"\n\n{textwrap.fill(text, 80)}" if len(groups) > 1 and any(notes) else ""
 
 
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:

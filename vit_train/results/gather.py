@@ -10,7 +10,7 @@ from vit_train.base.reading import require_config
 from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_text
 from vit_train.figures.charts import Figure, Row, Series, curves, dots, lines, save, scatters
-from vit_train.results.differences import find_baseline, on_same_images
+from vit_train.results.differences import find_baseline, note_on_short_runs, on_same_images
 from vit_train.results.summaries import Group, group_runs, read_summaries, short_name, validated_on
 from vit_train.results.table import (
     LOSS,
@@ -66,13 +66,14 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
     first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
     out = out or folder_beside(paths)
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "results.md", table(groups, first) + "\n")
+    note = note_on_short_runs(groups)
+    write_text(out / "results.md", f"{table(groups, first)}{note}\n")
     write_text(out / "results.csv", printable(csv_text(run_rows(groups)), "\r\n"))
     for name in PLOTS:  # an earlier one may belong to other runs
         (out / name).unlink(missing_ok=True)
     for name, figure in plots(groups).items():
         save(figure, out / name)
-    return short_table(groups, first), out
+    return short_table(groups, first) + note, out
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:

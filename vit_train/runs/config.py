@@ -375,6 +375,17 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+FEW_STEPS = 500
+
+
+def few_steps_note(config: dict[str, Any], steps: int) -> str:
+    """Return a note for a run that trains a ViT from random weights for few steps; else ""."""
+    is_random = all(config.get(key) is None for key in ("init_from", "extend", "fork"))
+    if steps < FEW_STEPS and is_random and config["model"]["name"] == "vit":
+        return f"a ViT from random weights learns little in fewer than {FEW_STEPS} steps"
+    return ""
+
+
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     """Return the settings in a run's config.yaml or, if this file is missing, in the checkpoint.
 

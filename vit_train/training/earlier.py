@@ -111,11 +111,10 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         fingerprint=state.checksum,
         recipe=recipe(state.config, state.extends, state.fingerprint),
     )
-    chain = [*state.extends, own]
     if verb == "extend":  # which chooses the best of its own epochs
-        return Earlier(state, chain, verb, folder)
+        state = replace(state, best=None)
     state, best = with_best(state, path)
-    return Earlier(state, chain, verb, folder, best)
+    return Earlier(state, [*state.extends, own], verb, folder, best)
 
 
 def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:

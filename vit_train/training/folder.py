@@ -73,6 +73,7 @@ class RunFolder:
         before = read_object(path / SUMMARY) if resumed else {}
         # The command that began the run or, if that is lost, this process's command.
         self.command = str(before.get("command", own_command()))
+        # The settings on that command line, and those that its sweep varied.
         self.chosen = typed(list[str], before.get("chosen", chosen_settings()), "chosen")
         # Facts that may differ between the processes that successively trained the run.
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
@@ -135,8 +136,7 @@ class RunFolder:
         self.trackers = Trackers(self.config.trackers, self.path, self.settings)
         # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
-        for folder in (self.path, self.path / CHECKPOINTS):
-            remove_partial(folder)
+        remove_partial(self.path, self.path / CHECKPOINTS)
         if self.resumed:
             truncate_reports(self.path, own_state.written if own_state else {})
         if self.earlier:
@@ -268,8 +268,8 @@ class RunFolder:
         """Return how to resume, for the end of an error message; "" if the run has not begun."""
         if intact := newest_intact(self.path / CHECKPOINTS):
             return f". {intact} is intact; resume with: {resume_command(intact)}"
-        begun = (self.path / CONFIG).exists()
-        return f". Resume with: {resume_command(self.path)}" if begun else ""
+        has_begun = (self.path / CONFIG).exists()
+        return f". Resume with: {resume_command(self.path)}" if has_begun else ""
 
 
 def checksum(images: ImageSet) -> int:

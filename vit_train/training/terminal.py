@@ -5,6 +5,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
@@ -18,6 +19,7 @@ from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.measures import result_line
 from vit_train.model.build import parameter_breakdown
 from vit_train.model.config import ViTConfig
+from vit_train.runs.config import FEW_STEPS, few_steps_note
 from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.training.setup import Setup, balances
@@ -167,9 +169,12 @@ def work_line(setup: Setup) -> str:
     tflop = setup.training_tflop(epochs * len(batches) * batches.batch_size)
     cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
+    note = few_steps_note(asdict(setup.config), epochs * len(batches))
+    planned = "train.minutes=null " if setup.config.train.minutes else ""
+    advice = f"; {note}: use {planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.precision.device.type}{several}"
+        f"{setup.precision.device.type}{several}{advice if note else ''}"
     )
 
 
