@@ -14,7 +14,7 @@ help: ## list the targets
 
 # A stamp file is up to date exactly when its packages are installed.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "vit_train needs Python 3.11, 3.12 or 3.13: make setup PYTHON=python3.13")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 15) else "vit_train needs Python 3.11, 3.12, 3.13 or 3.14: make setup PYTHON=python3.13")'
 	$(PYTHON) -m venv .venv
 	$(if $(filter 1,$(CPU)),$(INSTALL) --no-deps --index-url https://download.pytorch.org/whl/cpu torch torchvision)
 	$(INSTALL) --editable .

@@ -171,7 +171,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> N
         run.says("run is finished", "vit-train", "resume=last.safetensors")
     for change, words in {
         "seed=1": "resume= cannot change seed",
-        "train.epochs=4": "leave train.epochs out or start a new run, or use fork=\n",
+        "train.epochs=4": "start a new run: fork= or config= with this run's folder\n",
         "+train.epoch=5": "did you mean train.epochs?",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)

@@ -114,7 +114,10 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
             append_rest(url, part, max_bytes)
         except (OSError, HTTPException, ValueError) as error:
             failures[url] = str(error)
-            if not (isinstance(error, HTTPError) and error.code == 416):  # 416: nothing is left
+            if not isinstance(error, HTTPError):
+                continue
+            error.close()
+            if error.code != 416:  # 416: nothing is left
                 continue
         if check_integrity(part, md5):
             part.replace(target)
