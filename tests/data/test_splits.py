@@ -137,7 +137,8 @@ def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
     table = Path("runs/results.md").read_text(encoding="utf-8").splitlines()
     header, _, row = (line.strip("| ").split(" | ") for line in table if line.startswith("|"))
     cells = dict(zip(header, row, strict=True))
-    found = [100 * float(csv_rows(f"runs/{fold}/metrics.csv")[-1]["val_acc"]) for fold in "01"]
+    curves = [csv_rows(f"runs/cv_fold_{fold}/metrics.csv") for fold in (0, 1)]
+    found = [100 * float(curve[-1]["val_acc"]) for curve in curves]
     title = "validation accuracy, last epoch, mean of folds (%)"
     assert cells[title] == f"{mean(found):.2f} ± {stdev(found):.2f}" and stdev(found) > 0
     assert cells["folds"] == "0, 1 of 2" and cells["seeds"] == "0"

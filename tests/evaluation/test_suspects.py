@@ -61,8 +61,8 @@ def test_wrong_labels_among_photos_are_found_by_cross_validation(
     with Image.open("folds/suspects/suspects.png") as picture:
         assert picture.size[0] > 500
     # Runs of the same fold are averaged, and part of the folds gives part of the images.
-    shutil.copytree("folds/0", "again/0")
-    shutil.copytree("folds/0", "again/1")
+    shutil.copytree("folds/cv_fold_0", "again/0")
+    shutil.copytree("folds/cv_fold_0", "again/1")
     outcome = run.says(" among 42 images", "vit-suspects", "runs=again", "out=suspects")
     assert "folds without a finished run, whose images are not checked: 1 of 2" in outcome.out
     assert Path("suspects/suspects.csv").exists()

@@ -166,6 +166,7 @@ def test_the_server_of_the_documentation_answers(
     monkeypatch.setattr(measuring, "TARGETS", (0.01,))
     run.succeeds("vit-eval", "ckpt=run")
     exec(code.replace('"0.95"', '"0.01"'), names)
+    names["threshold"] = 0.0
     write_images(".", ["a.png"])
     client = TestClient(names["app"])
     answer = client.post("/predict", files={"photo": Path("a.png").read_bytes()}).json()
