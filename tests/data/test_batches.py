@@ -122,11 +122,11 @@ def test_the_shares_of_several_processes_are_the_batch_of_one(
 def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     data, index = random_set(16), torch.randperm(16)
     source = TrainBatches(data, 16, RAW, STRONG, 16, 0, CPU)
-    drawn = source.draw_steps(index, source.generator(0, 0), epoch=0)
-    _, cuts, boxes, first, second, erased, mixture = drawn
+    drawn = source.draw(index, source.generator(0, 0), epoch=0)
+    _, cuts, boxes, rounds, erased, mixture = drawn
     stages = [source.cropper.cut(index, cuts)]
     stages.append(resized_crop(stages[-1], boxes))
-    for each in (first, second):
+    for each in rounds:
         stages.append(apply_round(stages[-1], each))
     stages.append(RAW(stages[-1]).masked_fill_(erased.contain(source.size), 0))
     assert not any(torch.equal(one.float(), next_.float()) for one, next_ in pairwise(stages))

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +21,10 @@ from vit_train.data.augment.regions import (
     Mixture,
     Rectangles,
     one_hot_targets,
-    pack,
     random_crops,
     random_holes,
     resized_crop,
-    unpack,
+    take,
 )
 from vit_train.data.batches import Batch, DrawnBatches, Draws, Normalize
 from vit_train.data.dataset import ImageSet
@@ -54,6 +54,25 @@ def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
 
 # The choices of data.sampler.
 ORDERS = {"shuffled": shuffled, "balanced": balanced}
+
+
+class Drawn(NamedTuple):
+    """The random draws of a batch, in the order of the augmentation steps; None for unused steps.
+
+    `images` (B,) are the indices of the images.
+    """
+
+    images: Tensor
+    cuts: Cuts
+    crops: Rectangles | None
+    rounds: list[Round]
+    holes: Rectangles | None
+    mixture: Mixture | None
+
+    def pack(self) -> Tensor:
+        """Stack all tensors (B,) into one float64 tensor (F,B), which is exact up to 2⁵³."""
+        steps = (self.images,), self.cuts, self.crops, *self.rounds, self.holes, self.mixture
+        return torch.stack([field.double() for step in steps for field in step or ()])
 
 
 class TrainBatches(DrawnBatches):
@@ -120,49 +139,54 @@ class TrainBatches(DrawnBatches):
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:  # the image before the batch's first one is its last, −1
             columns = torch.cat((columns[:1] - 1, columns))
-        packed = pack(self.draw_steps(index, rng, epoch))[:, columns]
+        packed = self.draw(index, rng, epoch).pack()[:, columns]
         if self.cropper.on_device:
             return (packed,)
-        rows = iter(packed.unbind())
-        return packed, self.cropper.cut(next(rows).long(), unpack(rows, Cuts))
+        drawn = self.unpack(packed)
+        return packed, self.cropper.cut(drawn.images, drawn.cuts)
 
-    def draw_steps(
-        self, index: Tensor, rng: np.random.Generator, epoch: int
-    ) -> list[tuple[Tensor, ...]]:
-        """Return the random draws of each augmentation step, in the steps' order, as tensors (B,).
-
-        `index` (B,) selects the images; it is returned as the first entry. `batch` unpacks the
-        draws in the same order.
-        """
+    def draw(self, index: Tensor, rng: np.random.Generator, epoch: int) -> Drawn:
+        """Return the random draws for the images at `index` (B,)."""
         count, size, config = len(index), self.size, self.augment
-        scale, alters = config.crop_scale, epoch < (config.policy_epochs or math.inf)
-        return [
-            (index,),
+        alters = epoch < (config.policy_epochs or math.inf)
+        return Drawn(
+            index,
             self.cropper.draw(rng, index, epoch),
-            *([] if scale is None else [random_crops(rng, count, size, scale)]),
-            *(self.policy.rounds(rng, count) if alters else self.policy.identity_rounds(count)),
-            *([random_holes(rng, count, size, config)] if config.erase_prob else []),
-            *([] if self.mixer is None else [self.mixer.draw(rng, count, epoch)]),
-        ]
+            random_crops(rng, count, size, config.crop_scale) if config.crop_scale else None,
+            self.policy.rounds(rng, count) if alters else self.policy.identity_rounds(count),
+            random_holes(rng, count, size, config) if config.erase_prob else None,
+            self.mixer.draw(rng, count, epoch) if self.mixer else None,
+        )
+
+    def unpack(self, packed: Tensor) -> Drawn:
+        """Return the draws (F,b) that `Drawn.pack` has packed."""
+        rows, config = iter(packed.unbind()), self.augment
+        return Drawn(
+            next(rows).long(),
+            take(rows, Cuts),
+            take(rows, Rectangles) if config.crop_scale else None,
+            [take(rows, Round) for _ in range(self.policy.num_rounds)],
+            take(rows, Rectangles) if config.erase_prob else None,
+            take(rows, Mixture) if self.mixer else None,
+        )
 
     def batch(self, *draws: Tensor) -> Batch:
-        packed, *crops = draws  # (F,b), and perhaps images uint8 (b,C,H,W)
-        rows = iter(packed.unbind())
-        index, cuts = next(rows).long(), unpack(rows, Cuts)
-        images = crops[0] if crops else self.cropper.cut(index, cuts)
-        if self.augment.crop_scale is not None:
-            images = resized_crop(images, unpack(rows, Rectangles))
-        for _ in range(self.policy.num_rounds):
-            images = apply_round(images, unpack(rows, Round))
+        packed, *cropped = draws  # (F,b), and perhaps images uint8 (b,C,H,W)
+        drawn = self.unpack(packed)
+        images = cropped[0] if cropped else self.cropper.cut(drawn.images, drawn.cuts)
+        if drawn.crops:
+            images = resized_crop(images, drawn.crops)
+        for each in drawn.rounds:
+            images = apply_round(images, each)
         pixels = self.normalize(images)
-        if self.augment.erase_prob:  # 0 is the mean color
-            pixels.masked_fill_(unpack(rows, Rectangles).contain(self.size), 0)
-        labels = self.labels[index]
+        if drawn.holes:  # 0 is the mean color
+            pixels.masked_fill_(drawn.holes.contain(self.size), 0)
+        labels = self.labels[drawn.images]
         if self.weights is not None:
             if labels.ndim == 2:
                 labels = F.pad(labels, (0, 1), value=1)
-            labels = one_hot_targets(labels, self.num_classes) * self.weights[index]
-        if self.mixer is None:
+            labels = one_hot_targets(labels, self.num_classes) * self.weights[drawn.images]
+        if self.mixer is None or drawn.mixture is None:
             return pixels, labels
-        mixture = Mixture(*(field[1:] for field in unpack(rows, Mixture)))
+        mixture = Mixture(*(field[1:] for field in drawn.mixture))
         return self.mixer.mix(pixels[1:], labels[1:], pixels[:-1], labels[:-1], mixture)

@@ -1,7 +1,7 @@
-"""Crops, random erasing, Mixup and CutMix for whole batches, and the packing of random draws."""
+"""Crops, random erasing, Mixup and CutMix for whole batches."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -17,16 +17,8 @@ from vit_train.data.batches import place
 Part = TypeVar("Part", bound=tuple[Tensor, ...])
 
 
-def pack(parts: Iterable[tuple[Tensor, ...]]) -> Tensor:
-    """Stack the tensors (B,) of all tuples in `parts` into one float64 tensor (F,B).
-
-    F is the total number of tensors. float64 is exact for integers up to 2⁵³.
-    """
-    return torch.stack([field.double() for part in parts for field in part])
-
-
-def unpack(rows: Iterator[Tensor], kind: type[Part]) -> Part:
-    """Return a tuple of type `kind`, made from the next rows of a packed tensor."""
+def take(rows: Iterator[Tensor], kind: type[Part]) -> Part:
+    """Return a tuple of type `kind`, made from the next rows of packed draws (F,B)."""
     return kind(*islice(rows, len(kind._fields)))  # type: ignore[attr-defined]
 
 
