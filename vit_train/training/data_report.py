@@ -16,7 +16,7 @@ from vit_train.base.log import logger
 from vit_train.base.setting import Size
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import write_text
-from vit_train.data.config import FolderConfig
+from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, load_dataset, resize
 from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.image_files import FORMATS, bulleted
@@ -49,31 +49,34 @@ def report_data(config: DataReportConfig) -> None:
             split_as=data.split_as and str(run_at(Path(data.split_as))),
         )
     loaded = load_dataset(data)
-    splits = make_splits(loaded, data)
+    parts = make_splits(loaded, data).parts
     if data.val != "split":  # with data.val=test, these are the test images
-        splits = replace(splits, val=None)
-    parts = splits.parts
+        parts.pop("val", None)
     logger.info(class_counts(parts, loaded.classes))
-    sides: list[int] = []
-    for split, part in parts.items():
-        shown = min(part.images.shape[2:])
-        seen = [(shown, shown)] * len(part)
-        if isinstance(data, FolderConfig):
-            seen = sizes([Path(data.root, name) for name in part.all_names])
-            advice = shape_advice(seen) if split == "train" else ""
-            logger.info(f"{split} files: {in_words(seen)}{advice}")
-        sides += [min(*size, shown) for size in seen]
+    sides = [side for split, part in parts.items() for side in file_sides(split, part, data)]
     found = faults(loaded, parts, sides)
     for problem, rows in found.items():
         logger.info(f"{problem}: {len(rows):,}{bulleted([as_line(*row) for row in rows])}")
     table = [(problem, *row) for problem, rows in found.items() for row in rows]
-    Path(config.out).parent.mkdir(parents=True, exist_ok=True)
-    write_text(Path(config.out), csv_text([COLUMNS, *table]))
+    out = Path(config.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, csv_text([COLUMNS, *table]))
     if any(found[problem] for problem in COPIES):
-        picture = Path(config.out).with_name(f"{Path(config.out).stem}_copies.png")
+        picture = out.with_name(f"{out.stem}_copies.png")
         save(draw_copies(found, parts), picture)
         logger.info(f"pictures of the pairs written to {picture}")
-    logger.info(f"all {counted(len(table), 'fault')} of {data.title} written to {config.out}")
+    logger.info(f"all {counted(len(table), 'fault')} of {data.title} written to {out}")
+
+
+def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
+    """Return the shorter side of each image, without any enlargement; log the sizes of files."""
+    shown = min(part.images.shape[2:])
+    if not isinstance(data, FolderConfig):
+        return [shown] * len(part)
+    found = sizes([Path(data.root, name) for name in part.all_names])
+    advice = shape_advice(found) if split == "train" else ""
+    logger.info(f"{split} files: {in_words(found)}{advice}")
+    return [min(*size, shown) for size in found]
 
 
 def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
