@@ -378,7 +378,7 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
         rows = csv_rows("again/images.csv")
         assert {row["split"] for row in rows if row["path"] in new} == {"train"}
         return
-    words = "run/images.csv has images of group"  # of which the run knew nothing
+    words = "must be in one split"  # of these groups, the run knew nothing
     run.fails(words, *LEARN, r"data.group_by='\d+'", "data.split_as=run", "hydra.run.dir=no")
     run.succeeds(*LEARN, "data.split_seed=1", "hydra.run.dir=anew")
     run.succeeds("vit-eval", "ckpt=[run,anew]", "out=others")

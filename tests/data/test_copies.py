@@ -200,5 +200,5 @@ def test_skipped_files_are_counted_by_extension_once_and_listed(run: Run) -> Non
         assert said.count(words) == 1, said
     listed = {row["image"]: row["detail"] for row in csv_rows("data_report.csv")}
     assert listed["test/a/y.HEIC"] == "HEIC photos: convert them to JPEG"
-    assert listed["test/a/z.jpg"] == "a HEIC photo: convert it to JPEG"
+    assert "convert HEIC photos to JPEG" in listed["test/a/z.jpg"]
     assert {"train/a/Thumbs.db", "test/a/readme", "train/a/0.jpg_large"} < listed.keys()

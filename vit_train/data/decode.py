@@ -30,7 +30,7 @@ from vit_train.base.setting import Size
 from vit_train.base.writing import exclusive, replacing
 from vit_train.data.config import FIT, MAX_PIXELS
 from vit_train.data.dataset import ImagesOnDisk
-from vit_train.data.image_files import FORMATS, NAMED_FORMATS, kind_of, warn_of
+from vit_train.data.image_files import FORMATS, NAMED_FORMATS, warn_of
 
 # Suffixes of the formats that can have more than 8 bits per pixel.
 DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".jp2", ".pgm", ".ppm")
@@ -49,16 +49,16 @@ class BrokenImage(Exception):
 
 
 @contextlib.contextmanager
-def decoding(path: Path | None = None) -> Iterator[None]:
-    """Turn errors of decoding the file `path`, except MemoryError, into BrokenImage."""
+def decoding() -> Iterator[None]:
+    """Turn decoding errors in the block, except MemoryError, into BrokenImage."""
     try:
         yield
     except MemoryError:  # not the file's fault
         raise
     except UnidentifiedImageError:
-        if path and kind_of(path) == "HEIC":
-            raise BrokenImage("a HEIC photo: convert it to JPEG") from None
-        raise BrokenImage(f"not a {NAMED_FORMATS} image that Pillow can read") from None
+        raise BrokenImage(
+            f"not a {NAMED_FORMATS} image that Pillow can read (convert HEIC photos to JPEG)"
+        ) from None
     except Exception as error:
         raise BrokenImage(str(error) or type(error).__name__) from error
 
@@ -96,7 +96,7 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
     Raise BrokenImage if this file cannot be opened, if the block cannot decode it, or if the image
     has more than `max_pixels` pixels.
     """
-    with decoding(path):
+    with decoding():
         if not path.is_file():  # opening a pipe could block forever, and a device might never end
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
@@ -209,7 +209,7 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
             return int(deep_values(image).max()) if is_deep(image) else 0
         return 0
 
-    deep = [path for path in paths if path.suffix.lower() in DEEP_SUFFIXES]
+    deep = [path for path in paths if path.suffix.lower() in DEEP_SUFFIXES and path.exists()]
     with ThreadPoolExecutor(THREADS) as pool:
         most = max(pool.map(largest, deep), default=0)
     return white_level_of(most) if most else None
@@ -338,15 +338,12 @@ def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | No
     if not os.path.isfile(entry) or entry.stat().st_size != pixels + 4 * len(paths):
         return None
     lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=pixels))
-    broken = {}
-    for index in lost.isnan().nonzero().flatten().tolist():
-        try:
-            read_image(paths[index], reading)
-            return None
-        except BrokenImage as error:
-            broken[index] = str(error)
+    broken = lost.isnan().nonzero().flatten().tolist()
+    reasons = list(decode_each([paths[index] for index in broken], reading))
+    if not all(isinstance(each, BrokenImage) for each in reasons):
+        return None
     images = ImagesOnDisk(entry, shape, torch.arange(len(paths)))
-    return Decoded(images, broken, lost.nan_to_num())
+    return Decoded(images, dict(zip(broken, map(str, reasons), strict=True)), lost.nan_to_num())
 
 
 # An image counts as flat if no channel spans more gray levels.

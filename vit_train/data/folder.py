@@ -1,7 +1,6 @@
 """The sources `folder` and `table`: image files in one folder per class, or listed in a table."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.memory import require_images_fit
 from vit_train.base.setting import sides
-from vit_train.base.text import plain_cell, printable
 from vit_train.data.config import IMAGES, FolderConfig, TableConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.decode import (
@@ -24,10 +22,18 @@ from vit_train.data.decode import (
     decode,
     decode_cached,
 )
-from vit_train.data.image_files import bulleted, by_suffix, skipped, warn_of_skipped
+from vit_train.data.image_files import bulleted, skip
 from vit_train.data.splits import hold_out
 from vit_train.data.tables import table_rows, table_trees
-from vit_train.data.trees import Tree, class_names, folder_trees, name_of, require_known
+from vit_train.data.trees import (
+    Tree,
+    by_split,
+    class_names,
+    folder_trees,
+    listed_name,
+    name_of,
+    require_known,
+)
 
 
 def load_folder(config: FolderConfig) -> Dataset:
@@ -45,8 +51,7 @@ def load_folder(config: FolderConfig) -> Dataset:
             f"{config.title} lists no training images: set the column split to train for some rows"
         )
     classes = class_names(trees)
-    require_files(trees.values(), config)
-    others = skipped_files(trees.values(), config)
+    skipped = skip(path for tree in trees.values() for path in tree.other_files)
     level = config.white_level or common_white_level(
         [file.path for file in trees["train"].files], config.max_pixels
     )
@@ -59,7 +64,13 @@ def load_folder(config: FolderConfig) -> Dataset:
     if test is None:
         train, test = hold_out(train, "test_fraction", config)
     return Dataset(
-        train, test, tuple(classes), val=val, settings=found, broken=broken, skipped=others
+        train,
+        test,
+        tuple(classes),
+        val=val,
+        settings=found,
+        broken=broken,
+        skipped={name_of(path, config): reason for path, reason in skipped.items()},
     )
 
 
@@ -83,8 +94,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
     if classes is None:
         classes = class_names({"train": tree})
     require_known(tree, classes, "the model")
-    require_files([tree], config)
-    skipped_files([tree], config)
+    skip(tree.other_files)
     return image_set(tree, classes, config, {})
 
 
@@ -112,8 +122,8 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
 def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
     """Put the files of a tree into the splits of an earlier run; divide the new files separately.
 
-    New files of a group that the run has join this group. A single new file or group goes to
-    training. Raise ValueError if the files are already divided into splits.
+    New files of a group that the run has join this group. Raise ValueError if the files are already
+    divided into splits.
     """
     tree, *others = trees.values()
     if others:
@@ -121,74 +131,40 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
             "data.split_as= is for images that are not yet divided into splits, but these are: "
             "set data.split_as=null"
         )
-    listed = Path(str(config.split_as), IMAGES)
-    if not listed.is_file():
+    table = Path(str(config.split_as), IMAGES)
+    if not table.is_file():
         raise ValueError(
             f"data.split_as={config.split_as} must be the folder of a run on such images: there is "
-            f"no {listed}"
+            f"no {table}"
         )
-    before = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(listed)))}
-    classes = np.unique([file.label for file in tree.files], return_inverse=True)[1]
-    # The numbers of the files take the place of images.
-    files = ImageSet(torch.arange(len(classes)), torch.from_numpy(classes), groups=tree.groups)
-    unit_of = files.units()[1].tolist()  # each file's group or, without groups, the file itself
-    part_of: dict[int, str] = {}  # by unit
-    for unit, file in zip(unit_of, tree.files, strict=True):
-        # The name as images.csv has it.
-        part = before.get(str(plain_cell(printable(name_of(file.path, config)))))
-        if part and part_of.setdefault(unit, part) != part:
-            raise ValueError(
-                f"{listed} has images of group {file.group} in two splits: set data.split_as=null"
-            )
+    rows = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(table)))}
+    before = [rows.get(listed_name(file.path, config)) for file in tree.files]
+    part_of = {
+        file.unit: part for file, part in zip(tree.files, before, strict=True) if part is not None
+    }
     if not part_of:
-        raise ValueError(f"{listed} lists none of these images: set data.split_as=null")
-    new = [number for number, unit in enumerate(unit_of) if unit not in part_of]
-    rest = files.subset(torch.tensor(new, dtype=torch.int64))
-    for part, fraction in {"test": "test_fraction", "val": "val_fraction"}.items():
+        raise ValueError(f"{table} lists none of these images: set data.split_as=null")
+    new = [file for file in tree.files if file.unit not in part_of]
+    part_of |= divided(replace(tree, files=new), config)
+    parts = [part or part_of[file.unit] for file, part in zip(tree.files, before, strict=True)]
+    return by_split(tree, parts)
+
+
+def divided(tree: Tree, config: FolderConfig) -> dict[object, str]:
+    """Divide the files of a tree into splits; return the split of each unit.
+
+    A single file or group goes to training.
+    """
+    part_of: dict[object, str] = {file.unit: "train" for file in tree.files}
+    labels = np.unique([file.label for file in tree.files], return_inverse=True)[1]
+    # The numbers of the files take the place of images.
+    rest = ImageSet(torch.arange(len(labels)), torch.from_numpy(labels), groups=tree.groups)
+    for part, fraction in (("test", "test_fraction"), ("val", "val_fraction")):
         count = round(len(rest) * getattr(config, fraction)) if len(rest.units()[0]) > 1 else 0
         if count and (part == "test" or config.val == "split"):
             rest, apart = hold_out(rest, fraction, config)
-            part_of |= {unit_of[number]: part for number in apart.images.tolist()}
-    return {
-        part: replace(
-            tree,
-            other_files=tree.other_files if part == "train" else [],
-            files=[
-                file
-                for file, unit in zip(tree.files, unit_of, strict=True)
-                if part_of.get(unit, "train") == part
-            ],
-        )
-        for part in dict.fromkeys(("train", *part_of.values()))
-    }
-
-
-def require_files(trees: Iterable[Tree], config: FolderConfig) -> None:
-    """Raise ValueError if files of a table do not exist; with on_error=skip, if none exists.
-
-    Decoding a million missing files would take minutes.
-    """
-    if not isinstance(config, TableConfig):
-        return
-    paths = [file.path for tree in trees for file in tree.files]
-    missing = [path for path in paths if not os.path.exists(path)]
-    if missing and (config.on_error == "stop" or len(missing) == len(paths)):
-        reasons = bulleted([f"{path}: there is no such file" for path in missing])
-        raise ValueError(
-            f"{len(missing):,} of {len(paths):,} image files are missing:{reasons}\nCorrect the "
-            "paths, which are relative to data.root and end in an extension"
-            + (", or set data.on_error=skip" if len(missing) < len(paths) else "")
-        )
-
-
-def skipped_files(trees: Iterable[Tree], config: FolderConfig) -> dict[str, str]:
-    """Return the names of the files that are in no class, each with the reason; warn of them."""
-    loose, others = by_suffix([path for tree in trees for path in tree.other_files])
-    reasons = dict.fromkeys(loose, "not in a class folder") | {
-        each: skipped(each) for each in others
-    }
-    warn_of_skipped(reasons)
-    return {name_of(path, config): reason for path, reason in reasons.items()}
+            part_of |= {tree.files[number].unit: part for number in apart.images.tolist()}
+    return part_of
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
@@ -204,7 +180,17 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
-    """Decode the files or load them from the cache; raise ValueError if memory is too small."""
+    """Decode the files or load them from the cache; raise ValueError if memory is too small.
+
+    If files of a table do not exist, and this is an error in any case, decode none.
+    """
+    missing = {
+        index: "there is no such file"
+        for index, path in enumerate(paths)
+        if isinstance(config, TableConfig) and not path.exists()
+    }
+    if missing and (config.on_error == "stop" or len(missing) == len(paths)):
+        return Decoded(torch.empty(0), missing, torch.empty(0))
     size = sides(config.image_size)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
     field = f"data.image_size={config.image_size}"
@@ -233,26 +219,18 @@ def image_set(
         raise ValueError(
             f"{tree.root} has no images: put them into {tree.root / 'CLASS'}/, one folder per class"
         )
-    paths, labels = [file.path for file in tree.files], label_tensor(tree, classes)
+    paths = [file.path for file in tree.files]
     weights = [file.weight for file in tree.files]
     images, broken, lost = decode_all(paths, config)
-    names = np.array([name_of(path, config) for path in paths], dtype=object)
     found = ImageSet(
         images,
-        labels,
-        names=names,
+        label_tensor(tree, classes),
+        names=np.array([name_of(path, config) for path in paths], dtype=object),
         groups=tree.groups,
         weights=None if None in weights else torch.tensor(weights),
     )
     if broken:
-        reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
-        report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{bulleted(reasons)}"
-        if config.on_error == "stop" or len(broken) == len(paths):
-            raise ValueError(
-                f"{report}\nRepair or remove these files"
-                + (", or set data.on_error=skip" if len(broken) < len(paths) else "")
-            )
-        logger.warning(report)
+        report_broken({paths[index]: why for index, why in broken.items()}, len(paths), config)
         left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
         kept = [index for index in range(len(paths)) if index not in broken]
         paths, lost, found = [paths[i] for i in kept], lost[kept], found.subset(torch.tensor(kept))
@@ -260,6 +238,22 @@ def image_set(
     doubts.note(paths, found.images, lost.tolist())
     doubts.warn()
     return found
+
+
+def report_broken(broken: Mapping[Path, str], count: int, config: FolderConfig) -> None:
+    """Warn of files that cannot be decoded, `broken`, of `count` files.
+
+    Raise ValueError instead if they are all, or with on_error=stop.
+    """
+    reasons = [f"{path}: {why}" for path, why in broken.items()]
+    report = f"{len(broken):,} of {count:,} image files cannot be decoded:{bulleted(reasons)}"
+    if config.on_error == "stop" or len(broken) == count:
+        raise ValueError(
+            f"{report}\nRepair or remove these files (paths in a table are relative to data.root "
+            "and end in an extension)"
+            + (", or set data.on_error=skip" if len(broken) < count else "")
+        )
+    logger.warning(report)
 
 
 def label_tensor(tree: Tree, classes: Sequence[str]) -> Tensor:

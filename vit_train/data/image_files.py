@@ -5,11 +5,13 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vit_train.base.log import logger
+from vit_train.base.reading import Refused, open_regular
 from vit_train.base.text import counted, printable
 
 # The formats that are read, as Pillow names them, and their suffixes.
@@ -54,7 +56,7 @@ def files_at(name: str, key: str = "images") -> Sequence[Path]:
     path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
-        warn_of_skipped({each: skipped(each) for each in others})
+        skip(others)
     elif path.exists():
         found = [path]
     else:
@@ -96,9 +98,9 @@ def walk(folder: Path) -> list[Path]:
             f"skipped the unreadable folder {error.filename}: {error.strerror}"
         ),
     ):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = filter(is_visible, folders)
         links += [path for name in folders if (path := Path(place) / name).is_symlink()]
-        files += [Path(place) / name for name in names if not name.startswith(".")]
+        files += [Path(place) / name for name in filter(is_visible, names)]
     if links:
         logger.warning(f"ignored links to folders:{bulleted(sorted(links))}")
     return sorted(files)
@@ -118,27 +120,33 @@ def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
         logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
 
 
-def kind_of(path: Path) -> str | None:
-    """Return the format that a file's first bytes show, or None if they show none of SIGNATURES."""
-    if not path.is_file() or not os.access(path, os.R_OK):  # opening a pipe could block
-        return None
-    with path.open("rb") as file:
-        found = SIGNATURES.match(file.read(12))
-    return found and found.lastgroup
+def skip(files: Iterable[Path]) -> dict[Path, str]:
+    """Return the reason for which each file is not read as an image.
 
-
-def skipped(path: Path) -> str:
-    """Return the reason for which a file without the suffix of an image is skipped."""
-    kind = kind_of(path)
-    if kind == "HEIC":
-        return "HEIC photos: convert them to JPEG"
-    return f"in fact {kind}: rename them" if kind else f"not {NAMED_FORMATS}"
-
-
-def warn_of_skipped(reasons: Mapping[Path, str]) -> None:
-    """Log a warning for each reason for which files are skipped, with their number by suffix."""
+    Log a warning for each reason, with the number of files by suffix.
+    """
+    reasons = {path: reason_to_skip(path) for path in files}
     for reason in dict.fromkeys(reasons.values()):
         paths = [path for path, each in reasons.items() if each == reason]
         counts = Counter(printable(path.suffix.lower()) or "without extension" for path in paths)
         named = [f"{count:,} {suffix}" for suffix, count in counts.most_common(NAMED_AT_MOST)]
         warn_of(paths, "file", f"skipped ({', '.join(named)}; {reason})")
+    return reasons
+
+
+def reason_to_skip(path: Path) -> str:
+    """Return why a file is no image of a class: because of its place, or of its first bytes."""
+    if path.suffix.lower() in SUFFIXES:
+        return "not in a class folder"
+    start = b""
+    with suppress(OSError, Refused), open_regular(path) as file:
+        start = file.read(12)
+    found = SIGNATURES.match(start)
+    if found is None:
+        return f"not {NAMED_FORMATS}"
+    is_photo = found.lastgroup == "HEIC"
+    return (
+        "HEIC photos: convert them to JPEG"
+        if is_photo
+        else f"in fact {found.lastgroup}: rename them"
+    )

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from vit_train.base.reading import open_regular
 from vit_train.base.text import listed
 from vit_train.data.config import TAG_SEPARATORS, TableConfig
 from vit_train.data.splits import split_of
-from vit_train.data.trees import ImageFile, Tree, class_name, folded
+from vit_train.data.trees import ImageFile, Tree, by_split, class_name, folded
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 NAMES = {
@@ -21,8 +21,8 @@ NAMES = {
     "split": ("split", "set", "subset", "fold", "isvalid"),
     "weight": ("weight",),
 }
-# The splits for which the values of a column is_valid stand.
-IS_VALID = {"true": "val", "false": "train"}
+# Other cells of the column split than the usual names of splits; true and false are for is_valid.
+CELLS = {"": "train", "true": "val", "false": "train"}
 
 
 def table_trees(config: TableConfig) -> dict[str, Tree]:
@@ -32,43 +32,42 @@ def table_trees(config: TableConfig) -> dict[str, Tree]:
     with an unusual name, or if its tags seem to be separated otherwise than by
     config.tag_separator.
     """
-    trees: dict[str, Tree] = {}
+    files = list[ImageFile]()
+    parts = list[str]()
     unknown = dict[str, int]()
     for number, row in table_rows(config):
-        place = f"{config.file}, line {number}"
-        tags, label = row.get("tags"), row.get("label", "").strip()
-        if tags is not None:
-            label = joined_tags(tags, config.tag_separator or "bar")
-        if not row["path"] or (tags is None and not label):
-            raise ValueError(f"{place}: each row needs a path and a label")
-        split = row.get("split", "").strip() or "train"
-        part = IS_VALID.get(split.lower()) or split_of(split)
+        files.append(image_file(row, f"{config.file}, line {number}", config))
+        cell = row.get("split", "").strip()
+        part = CELLS.get(cell.lower()) or split_of(cell)
         if part is None:
-            unknown.setdefault(row["split"], number)
-            continue
-        tree = trees.setdefault(part, Tree(Path(config.file), [], [], [], tags is not None))
-        group = row.get("group")
-        weight = row.get("weight")
-        tree.files.append(
-            ImageFile(
-                Path(config.root, row["path"].replace("\\", "/")),
-                class_name(label),
-                # An image without a group is a group of its own.
-                None if group is None else group.strip() or row["path"],
-                None if weight is None else weight_in(weight, place),
-            )
-        )
+            unknown.setdefault(cell, number)
+        parts.append(part or "")
     if unknown:
         raise ValueError(
             f"{config.file}, line {min(unknown.values())}: the column of the split holds "
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
-    if not trees:
+    if not files:
         raise ValueError(f"{config.file} lists no images")
-    if config.tag_separator is None:
-        require_separated(chain(*(tree.files for tree in trees.values() if tree.has_tags)))
-    return trees
+    if "tags" in row and config.tag_separator is None:
+        require_separated(files)
+    return by_split(Tree(Path(config.file), [], files, [], "tags" in row), parts)
+
+
+def image_file(row: Mapping[str, str], place: str, config: TableConfig) -> ImageFile:
+    """Return the file of a row; raise ValueError, with its `place`, if the row is incomplete."""
+    has_tags = "tags" in row
+    label = joined_tags(row["tags"], config.tag_separator or "bar") if has_tags else row["label"]
+    if not row["path"] or not (label.strip() or has_tags):
+        raise ValueError(f"{place}: each row needs a path and a label")
+    return ImageFile(
+        Path(config.root, row["path"].replace("\\", "/")),
+        class_name(label.strip()),
+        # An image without a group is a group of its own.
+        (row["group"].strip() or row["path"]) if "group" in row else None,
+        weight_in(row["weight"], place) if "weight" in row else None,
+    )
 
 
 def joined_tags(cell: str, separator: str) -> str:
@@ -79,7 +78,7 @@ def joined_tags(cell: str, separator: str) -> str:
     return "|".join(tag.strip(" []'\"") for tag in cell.split(TAG_SEPARATORS[separator]))
 
 
-def require_separated(files: Iterable[ImageFile]) -> None:
+def require_separated(files: Sequence[ImageFile]) -> None:
     """Raise ValueError if no cell with tags has a "|", but another separator gives fewer tags."""
     cells = {file.label for file in files}
     for name in () if any("|" in cell for cell in cells) else TAG_SEPARATORS:
@@ -123,7 +122,8 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
             # Spreadsheets of many countries separate cells by semicolons.
             rows = csv.reader(file, delimiter=max(",;\t", key=first.count))
             header, row = next(rows, []), next(rows, [])
-            columns = columns_of(header, row, config)
+            columns = columns_of(header, config)
+            check_others(header, row, columns, config)
             for cells in filter(any, chain([row], rows)):
                 if any(cells[len(header) :]):
                     raise ValueError(
@@ -140,17 +140,16 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
 
 
-def columns_of(header: Sequence[str], row: Sequence[str], config: TableConfig) -> dict[str, int]:
-    """Return the index of each column that is used, and log the names of the others.
+def columns_of(header: Sequence[str], config: TableConfig) -> dict[str, int]:
+    """Return the index of each column that is used.
 
-    Raise ValueError, with the header, if a column is missing, or if another one holds a split in
-    the first `row`.
+    Raise ValueError, with the header, if a column is missing.
     """
     keys = [folded(name) for name in header]
-    grouped = {"group": (folded(config.group_by),)} if config.group_by else {}
+    named = NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
     columns = {
-        column: next(keys.index(name) for name in names if name in keys)
-        for column, names in (NAMES | grouped).items()
+        column: keys.index(next(name for name in names if name in keys))
+        for column, names in named.items()
         if not set(names).isdisjoint(keys)
     }
     if "tags" in columns:
@@ -165,8 +164,18 @@ def columns_of(header: Sequence[str], row: Sequence[str], config: TableConfig) -
             )
     if config.group_by not in (None, TableConfig.group_by) and "group" not in columns:
         raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
-    cells = list(zip_longest(header, row, fillvalue=""))
-    others = dict(cell for index, cell in enumerate(cells) if index not in columns.values())
+    return columns
+
+
+def check_others(
+    header: Sequence[str], row: Sequence[str], columns: Mapping[str, int], config: TableConfig
+) -> None:
+    """Log the names of the columns that are not used.
+
+    Raise ValueError if one of them holds a split in the first `row`, but no column split is used.
+    """
+    cells = enumerate(zip_longest(header, row, fillvalue=""))
+    others = dict(cell for index, cell in cells if index not in columns.values())
     splits = [f"{name} ({cell})" for name, cell in others.items() if split_of(cell)]
     if splits and "split" not in columns:
         raise ValueError(
@@ -176,4 +185,3 @@ def columns_of(header: Sequence[str], row: Sequence[str], config: TableConfig) -
     if any(others):
         used = listed([header[index] for index in columns.values()])
         logger.info(f"{config.file}: columns {used}; not used: {listed(list(others))}")
-    return columns

@@ -3,17 +3,16 @@
 import os
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_train.base.log import logger
-from vit_train.base.text import listed, printable
+from vit_train.base.text import listed, plain_cell, printable
 from vit_train.data.config import FolderConfig
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
@@ -34,6 +33,11 @@ class ImageFile(NamedTuple):
     label: str
     group: str | None = None
     weight: float | None = None
+
+    @property
+    def unit(self) -> object:
+        """Return what may not be split: the group or, without groups, the file itself."""
+        return self.path if self.group is None else self.group
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,26 @@ class Tree:
         return None if None in groups else np.array(groups, dtype=object)
 
 
+def by_split(tree: Tree, parts: Sequence[str]) -> dict[str, Tree]:
+    """Divide a tree, given the split of each of its files."""
+    return {
+        part: replace(
+            tree,
+            files=[file for file, each in zip(tree.files, parts, strict=True) if each == part],
+        )
+        for part in dict.fromkeys(parts)
+    }
+
+
 def name_of(path: Path, config: FolderConfig) -> str:
     """Return an image's name: its path below config.root, or its whole path if it is elsewhere."""
     below = path.is_relative_to(config.root)
     return (path.relative_to(config.root) if below else path).as_posix()
+
+
+def listed_name(path: Path, config: FolderConfig) -> str:
+    """Return an image's name as a run lists it in IMAGES."""
+    return str(plain_cell(printable(name_of(path, config))))
 
 
 def class_name(text: str) -> str:
@@ -124,15 +144,16 @@ def split_folders(root: Path) -> dict[str, Path]:
         or [each for each in parents if split_of(each.name, within=True) == part]
         for part in dict.fromkeys(SPLITS.values())
     }
-    if not any(split_of(each.name) for each in folders) and not (
-        places["train"] and (places["test"] or places["val"])
-    ):
+    found = {part: each for part, each in places.items() if each}
+    if not any(split_of(each.name) for each in folders) and not {"train"} < found.keys():
         return {}
-    if twice := next((each for each in places.values() if len(each) > 1), None):
-        raise ValueError(
-            f"{twice[0]} and {twice[1]} could hold the same split: move one elsewhere. {IF_CLASSES}"
-        )
-    return {part: found[0] for part, found in places.items() if found}
+    for first, *others in found.values():
+        if others:
+            raise ValueError(
+                f"{first} and {others[0]} could hold the same split: move one elsewhere. "
+                f"{IF_CLASSES}"
+            )
+    return dict(zip(found, chain(*found.values()), strict=True))
 
 
 def require_classes(root: Path, places: Mapping[str, Path]) -> None:
@@ -141,29 +162,33 @@ def require_classes(root: Path, places: Mapping[str, Path]) -> None:
     They cannot if one of the `places` of splits has folders, or if there are several of them and
     images for training; if they hold splits; or if they hold no images, but all the same folders.
     """
-    folders, train = subfolders(root), places.get("train", root / "train")
-    nested = any(map(subfolders, places.values()))
-    if nested or (len(places) > 1 and by_suffix(visible(train))[0]):
+    folders = subfolders(root)
+    train = places.get("train", root / "train")
+    if any(map(subfolders, places.values())) or (len(places) > 1 and images_in(train)):
         raise ValueError(
             f"{train} has no class folders: put the training images into train/CLASS/, with a "
             "single CLASS for images without classes. To evaluate images in another folder, set "
             f"data.root= to that folder. {IF_CLASSES}"
         )
-    if inner := next((each for each in folders if len(split_folders(each)) > 1), None):
-        raise ValueError(
-            f"{inner} holds splits: set data.root={inner}, or turn CLASS/train/ into train/CLASS/. "
-            f"{IF_CLASSES}"
-        )
-    contents = [[each.name for each in subfolders(folder)] for folder in folders]
-    is_same = len(folders) > 1 and all(names == contents[0] for names in contents)
-    if not is_same or len(contents[0]) < 2:
-        return
-    if not any(by_suffix(visible(folder))[0] for folder in folders):
+    for inner in folders:
+        if len(split_folders(inner)) > 1:
+            raise ValueError(
+                f"{inner} holds splits: set data.root={inner}, or turn CLASS/train/ into "
+                f"train/CLASS/. {IF_CLASSES}"
+            )
+    inside = [[each.name for each in subfolders(folder)] for folder in folders]
+    is_same = len(folders) > 1 and inside.count(inside[0]) == len(folders)
+    if is_same and len(inside[0]) > 1 and not any(map(images_in, folders)):
         raise ValueError(
             f"the folders {listed([folder.name for folder in folders])} of {root} hold no images, "
-            f"but each has the same folders: {listed(contents[0])}. If they are splits, call them "
+            f"but each has the same folders: {listed(inside[0])}. If they are splits, call them "
             f"train, val or test. {IF_CLASSES}"
         )
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images that lie directly in a folder."""
+    return by_suffix(visible(folder))[0]
 
 
 def scan(root: Path, config: FolderConfig) -> Tree:
@@ -173,18 +198,13 @@ def scan(root: Path, config: FolderConfig) -> Tree:
     ValueError if config.group_by does not match the name of an image file.
     """
     folders = subfolders(root)
-    others = [child for child in visible(root) if not child.is_dir()]
+    places = [(folder, folder.name) for folder in folders] or [(root, root.resolve().name)]
+    others = [child for child in visible(root) if folders and not child.is_dir()]
     files = []
-    for folder in folders:
+    for folder, name in places:
         images, rest = by_suffix(walk(folder))
-        files += [
-            ImageFile(path, class_name(folder.name), group_of(path, config)) for path in images
-        ]
+        files += [ImageFile(path, class_name(name), group_of(path, config)) for path in images]
         others += rest
-    if not folders:
-        images, others = by_suffix(others)
-        label = class_name(root.resolve().name)
-        files = [ImageFile(path, label, group_of(path, config)) for path in images]
     return Tree(root, [class_name(folder.name) for folder in folders], files, others)
 
 
@@ -239,10 +259,8 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
 
 def alike(names: Iterable[str]) -> str:
     """Return a hint to names that differ only in case, spaces, hyphens or underscores, or ""."""
-    groups = defaultdict[str, list[str]](list)
-    for name in names:
-        groups[folded(name)].append(repr(name))
-    same = [" and ".join(group) for group in groups.values() if len(group) > 1]
+    groups = [list(group) for _, group in groupby(sorted(names, key=folded), folded)]
+    same = [" and ".join(map(repr, group)) for group in groups if len(group) > 1]
     return (
         f"almost the same names; if they mean one class, use one:{bulleted(same)}" if same else ""
     )

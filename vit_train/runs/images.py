@@ -8,7 +8,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.setting import as_setting, chosen
-from vit_train.base.text import counted, listed, plain_cell, printable
+from vit_train.base.text import counted, listed, plain_cell
 from vit_train.data.config import (
     DATA_CONFIGS,
     IMAGES,
@@ -23,7 +23,7 @@ from vit_train.data.dataset import Dataset, ImageSet, are_among, load_dataset, w
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
 from vit_train.data.tables import table_rows
-from vit_train.data.trees import Tree, name_of
+from vit_train.data.trees import Tree, by_split, listed_name
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin, run_folder
@@ -151,20 +151,14 @@ def listed_trees(config: FolderConfig, table: Path) -> dict[str, Tree]:
     """
     if not table.is_file():
         return {}
-    whole, *others = find_trees(replace(config, split_as=None)).values()
-    files = {
-        str(plain_cell(printable(name_of(file.path, config)))): file
-        for tree in (whole, *others)
-        for file in tree.files
-    }
-    trees: dict[str, Tree] = {}
-    for _, row in table_rows(TableConfig(file=str(table))):
-        file = files.pop(row["path"], None)
-        if file is None or row.get("tags", row.get("label")) != plain_cell(file.label):
-            return {}
-        empty = replace(whole, files=[], other_files=[])
-        trees.setdefault(row["split"], empty).files.append(file)
-    return {} if files else trees
+    trees = list(find_trees(replace(config, split_as=None)).values())
+    files = {listed_name(file.path, config): file for tree in trees for file in tree.files}
+    rows = [row for _, row in table_rows(TableConfig(file=str(table)))]
+    labels = {row["path"]: row.get("tags", row.get("label")) for row in rows}
+    if labels != {name: plain_cell(file.label) for name, file in files.items()}:
+        return {}
+    whole = replace(trees[0], files=[files[row["path"]] for row in rows], other_files=[])
+    return by_split(whole, [row["split"] for row in rows])
 
 
 def folder_images(
