@@ -24,7 +24,6 @@ from vit_train.figures.charts import (
     curves,
     dots,
     draw_robustness,
-    lines,
 )
 from vit_train.figures.maps import draw_distances, draw_maps
 from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted, image_grid
@@ -133,17 +132,6 @@ def test_each_run_is_a_dot_and_a_group_has_its_mean_and_interval() -> None:
     assert [text.get_text() for text in axis.texts] == ["4 ± 3", "2"]
 
 
-def test_a_line_goes_through_the_means() -> None:
-    series = [("one", [(100, [1.0, 3.0]), (1000, [5.0])]), ("two", [(10, [7.0])])]
-    (axis,) = lines(series, "accuracy").axes
-    drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
-    assert drawn == [
-        ([100, 1000], [2, 5]), ([100, 100], [1, 3]), ([1000], [5]), ([10], [7]), ([10], [7]),
-    ]  # fmt: skip
-    assert [line.get_color() for line in axis.lines] == [*PALETTE[:1] * 3, *PALETTE[1:2] * 2]
-    assert list(axis.get_xticks()) == [10, 100, 1000] and axis.get_xscale() == "log"
-
-
 def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
     one = [
         [row(1000, train_acc=0.1, val_acc=0.2, train_loss=3, val_loss=4),
@@ -180,8 +168,7 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
     rows = [row(1000, train_loss=3), row(2000, train_loss=1)]
     (axis,) = dots([Row(name, [1.0], None, "") for name in names], "accuracy").axes
     (legend,) = curves([(name, [rows]) for name in names], ("loss",), "validation").legends
-    (means,) = lines([(name, [(10, [1.0])]) for name in names], "accuracy").axes
-    for texts in (axis.get_yticklabels(), legend.get_texts(), means.legend_.get_texts()):
+    for texts in (axis.get_yticklabels(), legend.get_texts()):
         shown = [text.get_text() for text in texts]
         assert [each.replace("\n", " ") for each in shown] == names
         assert max(len(line) for each in shown for line in each.split("\n")) <= LABEL

@@ -13,10 +13,9 @@ from scipy import stats
 
 from vit_train.engine.metrics import wilson_interval
 from vit_train.results.differences import LAST_LOOK, Difference, find_baseline
-from vit_train.results.gather import by_training_images, gather, plots
+from vit_train.results.gather import gather, plots
 from vit_train.results.summaries import group_runs, read_summaries
 from vit_train.results.table import (
-    ACCURACY,
     TERMINAL,
     ends,
     interval,
@@ -203,7 +202,7 @@ def test_a_protocol_that_selects_on_test_says_so() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *({"images.train": each} for each in ([1, 2], "many", {})),
+        *({"images_seen": each} for each in ([1, 2], "many", {})),
         *({f"test.final.{key}": each} for key, each in (("acc", float("nan")), ("count", None))),
     ],
     ids=str,
@@ -239,21 +238,6 @@ def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> No
     for path, name in ((folder / "trace.json", "trace"), (folder, "summary")):
         with pytest.raises(ValueError, match=rf"{name}\.json is damaged"):
             read_summaries([path])
-
-
-def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
-    """By their number of images, whatever their settings; no subset is all images."""
-    runs = []
-    for name, (subset, count) in product(("vit", "cnn"), ((10, 900), (20, 30), (None, 9000))):
-        data = {"config.data.train_subset": subset, "images.train": count}
-        runs.append(summary(0.5, 0, data | {"config.model.name": name}))
-    (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
-    assert (cnn, vit) == ("model=cnn", "model=vit")
-    assert points == [(30, [50.0]), (900, [50.0]), (9000, [50.0])]
-    gather([written(tmp_path / "runs", *runs)], tmp_path, None)
-    assert (tmp_path / "images.png").stat().st_size > 3000
-    gather([written(tmp_path / "one", *runs[:1])], tmp_path, None)
-    assert not (tmp_path / "images.png").exists()
 
 
 def test_seconds_in_steps_are_images_by_speed() -> None:
@@ -509,7 +493,7 @@ def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
     assert re.search(r"=1\+1: +3 .+ baseline\npositions=none\n", shown)
 
 
-def test_a_search_is_sorted_and_each_setting_drawn(tmp_path: Path) -> None:
+def test_a_search_is_sorted_by_validation(tmp_path: Path) -> None:
     rates = [0.0012345678, 0.2, 0.03, 0.001, 0.4]
     runs = [
         summary(
@@ -523,15 +507,3 @@ def test_a_search_is_sorted_and_each_setting_drawn(tmp_path: Path) -> None:
     shown, _ = gather([written(tmp_path, *runs)], None, None)
     (best, *_, last) = cells((tmp_path / "results.md").read_text(encoding="utf-8"))
     assert (best["lr"], last["lr"]) == ("0.4", "0.001") and "lr=0.00123" in shown
-    figure = plots(group_runs(runs))["settings.png"]
-    rate, decay = figure.axes
-    assert (rate.get_xlabel(), rate.get_xscale(), decay.get_xscale()) == ("lr", "log", "linear")
-    assert sorted(rate.lines[0].get_xdata()) == sorted(rates)
-    assert "settings.png" not in plots(group_runs(runs[:4]))
-    blind = [run | {"best_val": None} for run in runs]
-    assert "settings.png" not in plots(group_runs(blind))
-    # A model without the setting is not in the plot.
-    models = [{"name": "cnn"}, *({"name": "vit", "dropout": rate} for rate in rates)]
-    runs = [summary(0.5, 0, {"config.model": model}, curve=None) for model in models]
-    (axes,) = plots(group_runs(runs))["settings.png"].axes
-    assert sorted(axes.lines[0].get_xdata()) == sorted(rates)

@@ -154,8 +154,6 @@ Files are written to the folder given or, for several, to the folder that contai
   results.csv   a row for each run, for your own analysis
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
-  images.png    the results by training-set size, if there are at least three sizes
-  settings.png  validation results by each searched setting, if five or more values were tried
 Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

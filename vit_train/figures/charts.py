@@ -1,7 +1,7 @@
 """Charts, drawn with matplotlib's object interface, which needs no display."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Figure  # for the rest of the package
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from vit_train.base.text import printable
 from vit_train.base.writing import replacing
@@ -71,8 +71,6 @@ def make_plain(axes: Axes) -> None:
 
 # One run's metrics.csv: one dict per epoch, keyed by column.
 Curve = Sequence[dict[str, float]]
-# A label and, for each number of training images, the results of the runs with that number.
-Series = tuple[str, Sequence[tuple[int, Sequence[float]]]]
 # The number of characters in a line of a label.
 LABEL = 48
 
@@ -105,41 +103,6 @@ def dots(rows: Sequence[Row], title: str) -> Figure:
         )  # fmt: skip
     axes.set_yticks(range(len(rows)), [wrapped(row.label) for row in rows], fontsize=8)
     axes.set(xlabel=title, ylim=(len(rows) - 0.5, -0.5))  # the first on top
-    return figure
-
-
-def lines(series: Sequence[Series], title: str) -> Figure:
-    """Plot each series against the number of training images: a line of means, a point per run."""
-    figure, axes = chart(6, 4)
-    for (label, results), color in zip(series, colors(len(series)), strict=True):
-        means = [np.mean(points) for _, points in results]
-        axes.plot([x for x, _ in results], means, color=color, label=wrapped(label))
-        for x, points in results:
-            axes.plot([x] * len(points), points, "o", color=color, markersize=4)
-    ticks = sorted({x for _, results in series for x, _ in results})
-    axes.set(xscale="log", xlabel="training images", ylabel=title)
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
-    axes.minorticks_off()
-    axes.legend(fontsize=8, frameon=False)
-    return figure
-
-
-def scatters(panels: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
-    """Draw a panel for each setting: results against the setting's values, one dot per run."""
-    figure = Figure(figsize=(3.4 * len(panels), 3.2), dpi=110, layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (name, points) in zip(all_axes, panels.items(), strict=True):
-        values = [value for value, _ in points]
-        axes.plot(*zip(*points, strict=True), "o", color=PALETTE[0], markersize=4)
-        axes.set_xlabel(wrapped(name))
-        if max(values) > 10 * min(values) > 0:
-            axes.set_xscale("log")
-            ticks = (1, 2, 5) if max(values) < 100 * min(values) else (1,)
-            axes.xaxis.set_major_locator(LogLocator(subs=ticks))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter(NullFormatter())  # these labels would overlap
-        make_plain(axes)
-    all_axes[0].set_ylabel(title)
     return figure
 
 

@@ -9,20 +9,17 @@ from typing import Any
 from vit_train.base.reading import require_config
 from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_text
-from vit_train.figures.charts import Figure, Row, Series, curves, dots, lines, save, scatters
+from vit_train.figures.charts import Figure, Row, curves, dots, save
 from vit_train.results.differences import find_baseline, note_on_short_runs, on_same_images
-from vit_train.results.summaries import Group, group_runs, read_summaries, short_name, validated_on
+from vit_train.results.summaries import Group, group_runs, read_summaries, validated_on
 from vit_train.results.table import (
     LOSS,
-    Measure,
     common_measure,
     interval,
     run_rows,
     short_table,
     table,
 )
-
-PLOTS = ("results.png", "images.png", "curves.png", "settings.png")
 
 
 def require_complete(run: dict[str, Any]) -> None:
@@ -32,7 +29,6 @@ def require_complete(run: dict[str, Any]) -> None:
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
             table([group], group)
             run_rows([group])
-            by_training_images([group], common_measure([group]))
         on_same_images(run, run, "test")
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} was not written by vit-train") from error
@@ -69,8 +65,7 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
     note = note_on_short_runs(groups)
     write_text(out / "results.md", f"{table(groups, first)}{note}\n")
     write_text(out / "results.csv", printable(csv_text(run_rows(groups)), "\r\n"))
-    for name in PLOTS:  # an earlier one may belong to other runs
-        (out / name).unlink(missing_ok=True)
+    (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
     for name, figure in plots(groups).items():
         save(figure, out / name)
     return short_table(groups, first) + note, out
@@ -86,10 +81,8 @@ def folder_beside(paths: Sequence[Path]) -> Path:
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     """Return the plots by file name.
 
-    results.png shows the final results. images.png shows the results by number of training images,
-    if there are at least three different numbers. curves.png shows the training curves, if every
-    run has a metrics.csv. settings.png shows validation results by
-    each searched setting.
+    results.png shows the final results. curves.png shows the training curves, if every run has a
+    metrics.csv.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
     rows = [
@@ -97,26 +90,11 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         for each in groups
     ]
     figures = {"results.png": dots(rows, measure.title)}
-    sizes = by_training_images(groups, measure)
-    if any(len(places) > 2 for _, places in sizes):
-        figures["images.png"] = lines(sizes, measure.title)
     if all(run["curve"] for run in runs):
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
         figures["curves.png"] = curves(
             histories, tuple(dict.fromkeys(("loss", measure.name))), validated_on(runs)
         )
-    searches = {
-        short_name(key): [
-            (group.settings[key], measure.scale * value)
-            for group in groups
-            if key in group.settings
-            for value in group.values("best_val", measure.name)
-        ]
-        for key in searched(groups)
-    }
-    panels = {name: points for name, points in searches.items() if points}  # [] with data.val=none
-    if panels:
-        figures["settings.png"] = scatters(panels, f"validation {measure.short}")
     return figures
 
 
@@ -129,16 +107,3 @@ def searched(groups: Sequence[Group]) -> list[str]:
         for key, found in values.items()
         if len(found) >= 5 and all(isinstance(value, float) for value in found)
     ]
-
-
-def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return series of results by number of training images.
-
-    Groups whose labels are the same without data.train_subset form one series.
-    """
-    series: dict[str, dict[int, list[float]]] = {}
-    for group in groups:
-        places = series.setdefault(group.label("data.train_subset"), {})
-        for images in group.values("images", "train")[:1]:  # the same for all runs in a group
-            places.setdefault(int(images), []).extend(measure.points(group))
-    return [(label, sorted(places.items())) for label, places in series.items()]

@@ -65,11 +65,11 @@ class Group:
         names = dict.fromkeys(self.values("config", "name"))
         return ": ".join(filter(None, (", ".join(map(str, names)), self.label())))
 
-    def label(self, *left_out: str) -> str:
-        """Return the settings that distinguish this group from others, without `left_out` keys."""
-        kept = {key: value for key, value in self.settings.items() if key not in left_out}
-        words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
-        more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
+    def label(self) -> str:
+        """Return the settings that distinguish this group from others."""
+        own = self.settings
+        words = [f"{short_name(k)}={short_value(own[k])}" for k in self.label_keys if k in own]
+        more = ["…"] if len(own) > len(words) else []  # the groups differ in more settings
         return ", ".join([*(words or [str(self.runs[0]["config"]["model"]["name"])]), *more])
 
 
