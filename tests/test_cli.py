@@ -1,19 +1,23 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_MODEL, Run, SmallRun, csv_rows
+from conftest import SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
+from vit_train.evaluation.evaluate import default_folder
 from vit_train.figures.measures import FIGURES
 from vit_train.figures.sheet import label_lines
+from vit_train.runs.settings import EvalConfig, EvalDataConfig
 
 FEW = ["data.train_images=60", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
 
@@ -128,19 +132,30 @@ def test_a_label_says_what_it_is_made_of(target: torch.Tensor, lines: list[str])
     assert label_lines(target, ("cat", "dog", "aquarium_fishes")) == lines
 
 
-def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
-    run: Run, small_run: SmallRun
-) -> None:
+def test_different_evaluations_have_different_folders(run: Run, small_run: SmallRun) -> None:
+    """What alters no result, and another way to write the same path, give the same folder."""
+    write_images("gray", ["a.png"]), write_images("other/gray", ["a.png"])
     small_run("finished")
-    for more, name, size in (
-        ("data.image_size=40", "eval-test-40px", 40),
-        ("weights=raw", "eval-test-raw", 32),
-        ("out=mine/evaluation", "../mine/evaluation", 32),
-    ):
-        run.succeeds("vit-eval", "ckpt=run", more)
-        assert read_json(Path("run", name, "results.json"))["image_size"] == size
-        assert Path("run", name, "pictures.png").exists()
-    assert {path.name[10:] for path in Path("run").glob("eval-*")} == {"40px", "raw"}
+    run.succeeds("vit-eval", "ckpt=run", "out=mine/evaluation")
+    for more, size in (("data.image_size=40", 40), ("weights=raw", 32), ("batch_size=7", 32)):
+        outcome = run.succeeds("vit-eval", "ckpt=run", more)
+        (folder,) = re.findall(r"written to (run/eval-test\S*)/: ", outcome.out)
+        assert read_json(Path(folder, "results.json"))["image_size"] == size
+        assert Path(folder, "pictures.png").exists()
+    assert folder == "run/eval-test" and len(list(Path("run").glob("eval-*"))) == 3
+    meta = vit_train.load("run").meta
+    copied, other = (replace(meta, path=Path(each)) for each in ("run/mine.pt", "other"))
+    data = ({"root": "gray"}, {"file": "gray"}, {"test_subset": 9}, {"image_size": [9, 40]})
+    changes = [
+        *({}, {"weights": "ema"}, {"precision": "bf16"}, {"tta": "flip"}, {"robustness": True}),
+        *({"split": "val"}, {"foreign": "gray"}, {"foreign": "other/gray"}),
+        *({"data": EvalDataConfig(**each)} for each in (*data, {"on_error": "skip"})),
+    ]
+    folders = [default_folder(EvalConfig(**each), meta) for each in changes]
+    folders += [default_folder(EvalConfig(), *each) for each in ((copied,), (meta, other))]
+    assert len({*folders}) == len(changes) + 2
+    again = EvalConfig(foreign="other/../gray", device="cpu")
+    assert default_folder(again, meta) == default_folder(EvalConfig(foreign="gray"), meta)
     run.succeeds("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
 
 
@@ -172,7 +187,7 @@ def test_an_advantage_on_the_compared_images_is_said(run: Run, small_run: SmallR
     small_run("finished", "a"), small_run("averaged", "b")
     compared = ["ckpt=[a,b/checkpoints/last.safetensors]", "split=val"]
     run.says("The epoch was chosen on these images", "vit-eval", *compared)
-    (page,) = Path("a").glob("eval-val-vs-*/report.html")
+    (page,) = Path("a").glob("eval-val-*/report.html")
     text = page.read_text(encoding="utf-8")
     assert "A (ema_decay=null): The epoch was chosen on these images" in text
     assert "B (ema_decay=0.9): The epoch" not in text

@@ -153,8 +153,8 @@ def test_images_that_are_higher_than_wide_are_used_like_square_ones(run: Run) ->
     ]
     own = ["data=folder", "data.root=bright", "data.image_size=[32,16]"]
     run.says("32×16 (height × width)", *TRAIN, *own, *augmented, "train.batch_size=8")
-    run.succeeds("vit-eval", "ckpt=run", "robustness=true")
-    report = Path("run/eval-test-robustness/report.html").read_text(encoding="utf-8")
+    run.succeeds("vit-eval", "ckpt=run", "robustness=true", "out=worse")
+    report = Path("worse/report.html").read_text(encoding="utf-8")
     assert "32 by 16 pixels (height by width)" in report
     run.succeeds("vit-eval", "ckpt=run", "data.image_size=[48,32]")
     run.fails("one number of at least 16", "vit-eval", "ckpt=run", "data.name=shapes")
@@ -360,7 +360,8 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
     if groups:
         assert after["red/2-more.png"] == before["red/2.png"]
     run.succeeds("vit-eval", "ckpt=[run,grown]")
-    compared = {row["image"] for row in csv_rows("run/eval-test-vs-grown/A/predictions.csv")}
+    (folder,) = Path("run").glob("eval-test-*")
+    compared = {row["image"] for row in csv_rows(folder / "A/predictions.csv")}
     assert not Path("run/eval-test").exists()
     assert compared == {name for name, split in after.items() if split == "test"}
     new = write_images("others", [*photos(range(4)), "red/without a number.png"])

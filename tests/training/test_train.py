@@ -117,8 +117,8 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
         ("test-last", final, ("ema", "test", 2, 320), checkpoints[1]),
         ("val-raw", raw, ("raw", "val", 1, 160), "run", "weights=raw", "split=val"),
     ):
-        run.succeeds("vit-eval", f"ckpt={ckpt}", *more)
-        said = read_json(Path(f"run/eval-{folder}/results.json"))
+        run.succeeds("vit-eval", f"ckpt={ckpt}", f"out={folder}", *more)
+        said = read_json(Path(folder, "results.json"))
         assert part_of(said["result"], result) == result and said["selected_on"] == "val"
         assert tuple(said[key] for key in ("weights", "split", "epoch", "images_seen")) == facts
 
@@ -129,8 +129,8 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallR
     losses = [float(row["val_loss"]) for row in csv_rows("run/metrics.csv")]
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
-    run.succeeds("vit-eval", "ckpt=run", "precision=bf16")
-    assert read_json(Path("run/eval-test-bf16/results.json"))["precision"] == "bf16"
+    run.succeeds("vit-eval", "ckpt=run", "precision=bf16", "out=bf16")
+    assert read_json(Path("bf16/results.json"))["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "val/best_loss": min(losses),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.text import counted, csv_text, file_name, printable, render
+from vit_train.base.text import counted, csv_text, printable, render
 from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
@@ -52,9 +52,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
     models = with_shared_seen(models)
     letters = ascii_uppercase[: len(models)]
     places = distinct([display_name(trained.meta.path) for trained in models])
-    beside = default_folder(config, models[0].meta)
-    against = file_name("-".join(places[1:]).replace("/", "-"))
-    folder = output_folder(config.out, beside.with_name(f"{beside.name}-vs-{against}"))
+    folder = output_folder(config.out, default_folder(config, *(each.meta for each in models)))
     parts = [str(output_folder(None, folder / letter)) for letter in letters]
     runs = [
         evaluate_loaded(trained, replace(config, out=part))

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_train.base.log import logger
-from vit_train.base.reading import read_object
+from vit_train.base.reading import flatten, read_object
 from vit_train.base.setting import as_setting
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import output_folder, write_json, write_text
@@ -48,6 +48,7 @@ from vit_train.runs.images import evaluated_images
 from vit_train.runs.load import load_on
 from vit_train.runs.paths import (
     PREFIX,
+    SUFFIX,
     is_builtin,
     removed_if_empty,
     run_folder,
@@ -288,23 +289,26 @@ def display_name(checkpoint: Path) -> str:
     return f"{PREFIX}{checkpoint.stem}" if is_builtin(checkpoint) else str(checkpoint)
 
 
-def default_folder(config: EvalConfig, meta: Meta) -> Path:
-    """Return the output folder; its name lists the settings that differ from their defaults."""
-    data, split = config.data, config.split
-    given = [Path(each).expanduser().resolve() for each in (data.root, data.file) if each]
-    parts = [
-        None if meta.path.name == BEST or is_builtin(meta.path) else meta.path.stem,
-        data.name,
-        *(place.name for place in given),
-        given and hashlib.sha256(b"".join(map(bytes, given))).hexdigest()[:6],
-        data.image_size and f"{'x'.join(map(str, dict.fromkeys(meta.image_shape[1:])))}px",
-        split == "test" and data.test_subset and f"{data.test_subset}images",
-        config.weights != "auto" and config.weights,
-        config.precision,
-        config.tta != "none" and config.tta,
-        config.robustness and "robustness",
-        config.foreign and f"foreign-{Path(config.foreign).name}",
+# Settings that are not hashed: they alter no result, or are in the folder's name.
+UNHASHED = ("ckpt", "split", "out", "batch_size", "device", "data.download")
+PLACES = ("data.root", "data.file", "foreign")
+
+
+def default_folder(config: EvalConfig, first: Meta, *others: Meta) -> Path:
+    """Return the output folder, in the run of the first model; evaluations that differ share none.
+
+    Its name is eval-SPLIT, the checkpoint's name unless it is the best, and a hash of the settings
+    that differ from their defaults and of the `others`, with which the first model is compared.
+    """
+    found, default = (dict(flatten(asdict(each))) for each in (config, EvalConfig()))
+    changed = [
+        f"{key}={Path(value).expanduser().resolve() if key in PLACES else value}"
+        for key, value in found.items()
+        if value != default[key] and key not in UNHASHED
     ]
-    return run_folder(meta.path) / "-".join(
-        file_name(part) for part in ["eval", split, *parts] if part
-    )
+    changed += [str(meta.path.resolve()) for meta in others]
+    mark = hashlib.sha256("\0".join(changed).encode(errors="surrogateescape")).hexdigest()[:8]
+    is_best = first.path.name == BEST or is_builtin(first.path)
+    name = "" if is_best else file_name(first.path.name.removesuffix(SUFFIX))
+    parts = ("eval", config.split, name, mark if changed else "")
+    return run_folder(first.path) / "-".join(filter(None, parts))
