@@ -242,7 +242,7 @@ def test_a_temperature_that_cannot_be_saved_is_said(
     meta = vit_train.load(small_run("finished")).meta
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(measuring, "write_json", Mock(side_effect=full))
-    measuring.save_calibration(meta, 1.5, {})
+    measuring.save_calibration(meta, {"calibration": {"temperature": 1.5}})
     words = "the calibration is not saved: run/calibration.json: No space left on device"
     assert words in caplog.text
     Path("broken.png").touch()
@@ -288,7 +288,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
             (never, "the run held out no validation images"),
             (unfit, "vit-eval could not fit a temperature"),
         ):
-            predict.report(config, 1, 0, meta)
+            predict.report(config, 1, [], 0, 0, meta)
             assert words in caplog.messages[-1]
 
 

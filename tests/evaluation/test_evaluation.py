@@ -25,7 +25,6 @@ from vit_train.evaluation.comparison import (
     adjusted,
     compared,
     differences,
-    distinct,
     draw_differences,
     in_words,
     require_same_images,
@@ -338,7 +337,8 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
     content = {"data": data, "root": "data"}
     result = Classification.of(answers(0, count=4))
-    return Evaluated(SimpleNamespace(path=name), images, result, content, [])
+    trained = SimpleNamespace(meta=SimpleNamespace(path=name))
+    return Evaluated(None, trained, None, None, [], images, result, content)
 
 
 def test_only_answers_to_the_same_images_are_compared() -> None:
@@ -364,20 +364,6 @@ def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
     expected = [max(steps[: ordered.index(own) + 1]) for own in plain]
     assert adjusted(plain) == pytest.approx(expected)
     assert [p < 0.05 for p in adjusted(plain)] == [True, False, False, True]
-
-
-@pytest.mark.parametrize(
-    "path, names",
-    [
-        ("outputs/b/T2/checkpoints/best.safetensors", ["a/T1", "b/T2"]),
-        ("outputs/a/T2/checkpoints/best.safetensors", ["T1", "T2"]),
-        ("outputs/a/T1/checkpoints/last.safetensors", ["best", "last"]),
-        ("builtin:cifar10", ["outputs/a/T1/best", "builtin:cifar10"]),
-        ("outputs/a/T1/checkpoints/best.safetensors", ["best", "best"]),
-    ],
-)
-def test_models_are_named_by_what_is_different_in_their_paths(path: str, names: list[str]) -> None:
-    assert distinct(["outputs/a/T1/checkpoints/best.safetensors", path]) == names
 
 
 def test_tta_flip_mirrors_left_to_right_and_averages_probabilities() -> None:

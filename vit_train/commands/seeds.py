@@ -35,10 +35,11 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
         for each in OverridesParser.create().parse_overrides(rest)
         if each.is_sweep_override()
     )
-    if any(each.startswith("hydra/launcher=") for each in rest):
+    keys = {each.partition("=")[0] for each in rest}
+    if "hydra/launcher" in keys:
         raise ValueError(f"{AUTO} trains one run after the other: leave out hydra/launcher=")
     # An experiment may have values to sweep over.
-    if combinations != 2 and not any(each.startswith("experiment=") for each in rest):
+    if combinations != 2 and "experiment" not in keys:
         raise ValueError(EXACTLY_TWO.format(combinations))
     rest.append("hydra.sweep.subdir=seed_${seed}_${hydra.job.num}")
     for seed in range(LAST_LOOK):
@@ -57,12 +58,11 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
                 "settings differ"
             )
         size = f"{measure.scale * mean(found.values):+.{measure.digits}f}"
-        verdict = "significant" if found.is_significant else "not significant"
-        seeds = counted(len(found.values), "seed")
         both = printable(f"{groups[1].label()} minus {groups[0].label()}")
-        print(f"{both}, {seeds}: {size} in validation {measure.short}: {verdict}")
+        text = f"{both}, {counted(len(found.values), 'seed')}: {size} in validation {measure.short}"
         if found.is_significant:
-            return
+            return print(f"{text}: significant")
+        print(f"{text}: not significant")
         if seed == 0:  # further seeds go to the same folder
             rest.append(f"hydra.sweep.dir={quoted(folder)}")
     print(f"no significant difference after {LAST_LOOK} seeds: the two may be equally good")

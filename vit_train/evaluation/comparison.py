@@ -14,26 +14,24 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, printable, render
 from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Classification, Floats, Paired, Predictions
+from vit_train.engine.metrics import Floats, Paired, Predictions
 from vit_train.engine.tagging import Tagging, percentiles
 from vit_train.evaluation.evaluate import (
     Evaluated,
     default_folder,
     display_name,
+    draw_curves,
     evaluate_loaded,
 )
 from vit_train.figures.charts import Figure, save
-from vit_train.figures.charts import curves as draw_curves
 from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
 from vit_train.results.summaries import (
     distinguishing_keys,
     settings_of,
     short_name,
     short_value,
-    validated_on,
 )
 from vit_train.runs.load import load_on
-from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta, Trained
 
@@ -48,62 +46,55 @@ def compare_checkpoints(config: EvalConfig) -> None:
     models = [
         load_on(each, config.device, config.weights, config.data.image_size) for each in config.ckpt
     ]
-    require_comparable([trained.meta for trained in models])
-    models = with_shared_seen(models)
-    letters = ascii_uppercase[: len(models)]
-    places = distinct([display_name(trained.meta.path) for trained in models])
-    folder = output_folder(config.out, default_folder(config, *(each.meta for each in models)))
-    parts = [str(output_folder(None, folder / letter)) for letter in letters]
+    metas = [trained.meta for trained in models]
+    require_comparable(metas)
+    folder = output_folder(config.out, default_folder(config, *metas))
     runs = [
-        evaluate_loaded(trained, replace(config, out=part))
-        for part, trained in zip(parts, models, strict=True)
+        evaluate_loaded(trained, replace(config, out=str(output_folder(None, folder / letter))))
+        for letter, trained in zip(ascii_uppercase, with_shared_seen(models), strict=False)
     ]
     require_same_images(runs)
     settings, labels = different_settings(runs)
-    marks = labels if settings else places
-    names = [f"{letter} ({mark})" for letter, mark in zip(letters, marks, strict=True)]
-    images, classes = runs[0].images, runs[0].meta.classes
+    marks = labels if settings else [display_name(meta.path) for meta in metas]
+    names = [f"{letter} ({mark})" for letter, mark in zip(ascii_uppercase, marks, strict=False)]
+    named = dict(zip(names, runs, strict=True))
+    page = write_pairs(folder, named) | {"settings": settings}
+    if all(run.run.get("curve") for run in runs):
+        page["curves"] = save(draw_curves(named), folder / "curves.png")
+    write_text(folder / "report.html", render("evaluation", "comparison.html", **page))
+    more = ", differences.csv, pictures" if page["pictures"] else ""
+    logger.info(f"written to {folder}/: report.html, results.json{more}")
+
+
+def write_pairs(folder: Path, runs: dict[str, Evaluated]) -> dict[str, Any]:
+    """Write results.json and, for classes, the differences; return the content of report.html."""
+    first, *_ = runs.values()
+    images, classes = first.images, first.meta.classes
+    results = {name: run.result for name, run in runs.items()}
     pictures: dict[str, bytes] = {}
-    results = [run.result for run in runs if isinstance(run.result, Classification)]
-    tagged = [run.result for run in runs if isinstance(run.result, Tagging)]
-    if tagged:
-        pairs = compared_tags(dict(zip(names, tagged, strict=True)))
-        shares = np.array([each.predictions.average_precisions for each in tagged])
+    if isinstance(first.result, Tagging):
+        pairs = compared_tags(results)
+        shares = [each.predictions.average_precisions for each in results.values()]
     else:
-        found = {name: each.predictions for name, each in zip(names, results, strict=True)}
+        found = {name: each.predictions for name, each in results.items()}
         pairs = compared(found)
-        counts = np.array(results[0].per_class_count)
-        correct = np.array([each.per_class_correct for each in results])
-        shares = correct / np.where(counts, counts, np.nan)
+        counts = np.array(first.result.per_class_count)
+        total = np.where(counts, counts, np.nan)
+        shares = [each.per_class_correct / total for each in results.values()]
         pictures = write_differences(folder, found, images, classes)
     verdicts = [in_words(pair) for pair in pairs]
     logger.info("\n".join(verdicts))
-    curves = None
-    if all(run.curve for run in runs):
-        lines = [(name, [run.curve]) for name, run in zip(names, runs, strict=True)]
-        drawn = draw_curves(
-            lines, ("loss", runs[0].result.scalars[1]), validated_on([run.content for run in runs])
-        )
-        curves = save(drawn, folder / "curves.png")
-    contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
-    verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
-    write_json(folder / "results.json", {"models": contents, "pairs": pairs})
-    write_text(
-        folder / "report.html",
-        render(
-            "evaluation",
-            "comparison.html",
-            title=f"{contents[0]['title']}, {contents[0]['split']} images: a comparison",
-            models=contents,
-            verdicts=verdicts,
-            settings=settings,
-            by_class=by_class(shares, classes),
-            pictures=pictures,
-            curves=curves,
-        ),
-    )
-    more = "" if tagged else ", differences.csv, pictures"
-    logger.info(f"written to {folder}/: report.html, results.json{more}")
+    models = [{"name": name, **run.content} for name, run in runs.items()]
+    write_json(folder / "results.json", {"models": models, "pairs": pairs})
+    verdicts += [f"{each['name']}: {each['caveat']}" for each in models if each["caveat"]]
+    return {
+        "title": f"{models[0]['title']}, {models[0]['split']} images: a comparison",
+        "models": models,
+        "verdicts": verdicts,
+        "by_class": by_class(np.array(shares), classes),
+        "pictures": pictures,
+        "curves": None,
+    }
 
 
 def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:
@@ -308,19 +299,6 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
                 f"{first.meta.path} and {run.meta.path} were evaluated on different images: "
                 "choose the same images for all, for example with data.name= and data.root="
             )
-
-
-def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Remove the leading and trailing folders that all checkpoint paths have in common."""
-    parts = [
-        [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
-        for each in checkpoints
-    ]
-    for end in (0, -1):
-        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
-            for each in parts:
-                each.pop(end)
-    return ["/".join(each) for each in parts]
 
 
 def different_settings(runs: Sequence[Evaluated]) -> tuple[list[tuple[str, ...]], list[str]]:

@@ -2,12 +2,12 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.image_files import files_at
 from vit_train.data.splits import sample
 from vit_train.engine.config import BEST
-from vit_train.engine.metrics import Classification, Evaluation, Predictions
+from vit_train.engine.metrics import Classification, Predictions
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.tagging import Tagging
 from vit_train.evaluation.measuring import (
@@ -38,7 +38,7 @@ from vit_train.evaluation.measuring import (
 from vit_train.evaluation.pages import evaluation_page
 from vit_train.evaluation.tags import tag_numbers, tag_rows, tag_table
 from vit_train.explain.explainer import Explainer, true_classes
-from vit_train.figures.charts import Curve, Figure, curves, draw_robustness, save
+from vit_train.figures.charts import Figure, curves, draw_robustness, save
 from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
 from vit_train.figures.measures import class_table, figures, result_dict, result_line
 from vit_train.model.vit import encoder_of
@@ -63,14 +63,47 @@ SHOWN, EXPLAINED = 12, 256
 TOP = 5
 
 
-class Evaluated(NamedTuple):
-    """An evaluated checkpoint: the content of results.json, and the run's curve, if known."""
+@dataclass(frozen=True)
+class Evaluated:
+    """A model, its plain results (those on the images as they are), and what results.json holds."""
 
-    meta: Meta
+    config: EvalConfig
+    trained: Trained
+    precision: Precision
+    # Evaluates the model on images, always in the same precision and batch size.
+    measure: Callable[[ImageSet], Any]
+    # The files that config.foreign names.
+    files: Sequence[Path]
     images: ImageSet
-    result: Evaluation
+    result: Any  # an Evaluation: of classes, a Classification; of tags, a Tagging
     content: dict[str, Any]
-    curve: Curve
+
+    @property
+    def meta(self) -> Meta:
+        return self.trained.meta
+
+    @cached_property
+    def run(self) -> dict[str, Any]:
+        """Return the summary and curve of the model's run, or {} if either cannot be read.
+
+        The checkpoint may have been copied elsewhere, or a file may be damaged.
+        """
+        file = summary_file(self.meta.path)
+        try:
+            return read_object(file) | {"curve": read_curve(file)}
+        except (OSError, ValueError):
+            return {}
+
+    @cached_property
+    def explainer(self) -> Explainer | None:
+        """Return an explainer, or log why the model cannot be explained and return None."""
+        # Uncalibrated probabilities, as everywhere else in an evaluation.
+        uncalibrated = self.trained._replace(meta=replace(self.meta, temperature=None))
+        try:
+            return Explainer(uncalibrated, precision=self.precision)
+        except ValueError as error:
+            logger.info(f"the predictions are not explained: {error}")
+            return None
 
 
 def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
@@ -103,7 +136,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     measured = partial(measure, trained, precision, batch_size)
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
-    result: Evaluation = measured(images)
+    result = measured(images)
     if not np.isfinite(result.loss):
         raise ValueError(
             f"the loss of {meta.path} on these images is {result.loss}: the weights are "
@@ -114,54 +147,76 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
         f"{data.title}, {config.split}: {result_line(result)}"
     )
+    # The temperature and the thresholds are fitted on validation images, which are not evaluated.
+    may_calibrate = config.split != "val" and meta.config.data.val == "split"
+    validation = measured(val) if may_calibrate and meta.task.needs_labels and val else None
+    content = facts(config, data, meta, precision) | plain_measures(
+        result, validation, config, meta
+    )
+    if validation is not None and asked is None:
+        save_calibration(meta, content)
+    content["caveat"] = caveat
+    evaluated = Evaluated(config, trained, precision, measured, files, images, result, content)
+    for name, (applies, measure_more) in OPTIONAL.items():
+        if applies(evaluated):
+            content[name] = measure_more(evaluated)
+    write(folder, evaluated)
+    return evaluated
+
+
+def plain_measures(result: Any, validation: Any, config: EvalConfig, meta: Meta) -> dict[str, Any]:
+    """Return a result's measures, calibrated on the results of validation images if given.
+
+    Also print those of each class or tag.
+    """
+    if isinstance(result, Tagging):
+        least = (
+            meta.tag_thresholds if validation is None else validation.predictions.best_thresholds
+        )
+        found = tag_numbers(result.predictions, meta.classes, least)
+        logger.info(tag_table(found["per_tag"]))
+        return numbers(result, meta.classes, None) | found
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    # The temperature and the thresholds are fitted on validation images, which are not evaluated.
-    may_calibrate = (
-        config.split != "val"
-        and meta.config.data.val == "split"
-        and isinstance(result, Classification | Tagging)
-    )
-    validation: Any = measured(val).predictions if may_calibrate and val else None
-    fitted, thresholds = None, {}
-    if validation is not None and isinstance(result, Classification):
-        fitted = temperature(validation)
-    content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
-    if isinstance(result, Tagging):
-        least = meta.tag_thresholds if validation is None else validation.best_thresholds
-        content |= tag_numbers(result.predictions, meta.classes, least)
-        thresholds = dict(zip(meta.classes, least.tolist(), strict=True))
-        logger.info(tag_table(content["per_tag"]))
-    elif validation is not None and isinstance(result, Classification):
-        content["abstention"] = abstention(
-            validation.calibrated(fitted), result.predictions.calibrated(fitted), config.split
-        )
-        thresholds = {str(row["target"]): row["threshold"] for row in content["abstention"]}
-    if validation is not None and config.precision is None:
-        save_calibration(meta, fitted, thresholds)
-    content["caveat"] = caveat
-    if isinstance(result, Classification):  # `evaluate_loaded` refuses these for other tasks
-        if config.tta == "flip":
-            content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
-        if config.robustness:
-            content["robustness"] = robustness(measured, images, result.predictions)
-        if files:
-            # Foreign images get the precision and the temperature of the evaluated images.
-            run_config = replace(meta.config, precision=precision.name)
-            same = trained._replace(meta=replace(meta, temperature=fitted, config=run_config))
-            own, rows = result.predictions.calibrated(fitted), content.get("abstention", [])
-            content["foreign"] = {"folder": config.foreign} | foreign(same, files, own, rows)
-    explainer = explainer_of(trained, precision)
-    if explainer is not None:
-        content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
-    summary = summary_file(meta.path)
-    try:
-        run, curve = read_object(summary), read_curve(summary)
-    except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
-        run, curve = {}, []
-    evaluated = Evaluated(meta, images, result, content, curve)
-    write(folder, evaluated, trained, explainer, run)
-    return evaluated
+    if validation is None:
+        return numbers(result, meta.classes, None)
+    fitted = temperature(validation.predictions)
+    chosen_on = validation.predictions.calibrated(fitted)
+    rows = abstention(chosen_on, result.predictions.calibrated(fitted), config.split)
+    return numbers(result, meta.classes, fitted) | {"abstention": rows}
+
+
+def on_mirrored(plain: Evaluated) -> dict[str, Any]:
+    return result_dict(flipped(plain.measure, plain.images, plain.result.predictions))
+
+
+def on_corrupted(plain: Evaluated) -> dict[str, Any]:
+    return robustness(plain.measure, plain.images, plain.result.predictions)
+
+
+def on_foreign(plain: Evaluated) -> dict[str, Any]:
+    # Foreign images get the precision and the temperature of the evaluated images.
+    fitted = plain.content.get("calibration", {}).get("temperature")
+    own_config = replace(plain.meta.config, precision=plain.precision.name)
+    same = plain.trained._replace(meta=replace(plain.meta, temperature=fitted, config=own_config))
+    own, rows = plain.result.predictions.calibrated(fitted), plain.content.get("abstention", [])
+    return {"folder": plain.config.foreign} | foreign(same, plain.files, own, rows)
+
+
+def on_deletion(plain: Evaluated) -> dict[str, float]:
+    assert plain.explainer is not None
+    return plain.explainer.focus(sample(plain.images, EXPLAINED).images)
+
+
+# The optional measures by their keys in results.json: whether a model has them, or the user wants
+# them (`evaluate_loaded` refuses those that the task does not have), and how to compute them from
+# the model, the images and the plain results.
+OPTIONAL: dict[str, tuple[Callable[[Evaluated], object], Callable[[Evaluated], dict[str, Any]]]] = {
+    "tta_flip": (lambda plain: plain.config.tta == "flip", on_mirrored),
+    "robustness": (lambda plain: plain.config.robustness, on_corrupted),
+    "foreign": (lambda plain: plain.files, on_foreign),
+    "focus": (lambda plain: plain.explainer, on_deletion),
+}
 
 
 def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision) -> dict[str, Any]:
@@ -187,40 +242,22 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
     }
 
 
-def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return an explainer for a model, or log why the model cannot be explained and return None."""
-    # Uncalibrated probabilities, as everywhere else in an evaluation.
-    uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
-    try:
-        return Explainer(uncalibrated, precision=precision)
-    except ValueError as error:
-        logger.info(f"the predictions are not explained: {error}")
-        return None
-
-
-def write(
-    folder: Path,
-    evaluated: Evaluated,
-    trained: Trained,
-    explainer: Explainer | None,
-    run: dict[str, Any],
-) -> None:
-    """Write results.json, the figures, report.html and, with labels, predictions.csv.
-
-    `run` is the summary of the model's run, which may be empty.
-    """
-    meta, images, result, content, _ = evaluated
+def write(folder: Path, evaluated: Evaluated) -> None:
+    """Write results.json, the figures, report.html and, with labels, predictions.csv."""
+    images, result, content = evaluated.images, evaluated.result, evaluated.content
     write_json(folder / "results.json", content)
     if isinstance(result, Classification | Tagging):
         rows = (
             tag_rows(result.predictions, images.all_names, content["per_tag"])
             if isinstance(result, Tagging)
-            else prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
+            else prediction_rows(result.predictions, images.all_names.tolist(), content["classes"])
         )
         write_text(folder / "predictions.csv", csv_text(rows))
-    drawn = pictures(evaluated, trained, explainer, run)
+    drawn = pictures(evaluated)
     pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
-    write_text(folder / "report.html", evaluation_page(content, result, images, run, pngs))
+    write_text(
+        folder / "report.html", evaluation_page(content, result, images, evaluated.run, pngs)
+    )
     logger.info(
         f"written to {folder}/: report.html, results.json, "
         f"{', '.join(f'{name}.png' for name in pngs)}"
@@ -254,34 +291,36 @@ def prediction_rows(
         ]
 
 
-def pictures(
-    evaluated: Evaluated,
-    trained: Trained,
-    explainer: Explainer | None,
-    run: dict[str, Any],
-) -> Iterator[tuple[str, Figure]]:
-    """Yield (name, figure) for each figure of an evaluation; see `write`."""
-    meta, images, result, content, curve = evaluated
-    model = trained.model
-    yield from figures(result, images.images, meta.classes, images.all_names.tolist())
+def pictures(evaluated: Evaluated) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure) for each figure of an evaluation."""
+    trained, images, content = evaluated.trained, evaluated.images, evaluated.content
+    model, task, names = trained.model, trained.meta.task, images.all_names.tolist()
+    yield from figures(evaluated.result, images.images, trained.meta.classes, names)
     if "robustness" in content:
         by_severity, clean = content["robustness"]["acc_by_severity"], content["result"]["acc"]
         yield "robustness", draw_robustness(by_severity, clean)
-    if meta.task.columns and (count := gallery_size(meta.task, model)):
+    if task.columns and (count := gallery_size(task, model)):
         count = min(count, trained.at_once)
-        shown = sample(images, count)
-        batches = EvalBatches(shown, trained.normalize, count, trained.device)
-        batch = next(iter(meta.task.eval_loader(batches)))
-        yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
-    if explainer is not None:
+        batches = EvalBatches(sample(images, count), trained.normalize, count, trained.device)
+        batch = next(iter(task.eval_loader(batches)))
+        yield "pictures", draw_gallery(task, model, batch, trained.normalize)
+    if evaluated.explainer is not None:
         shown = sample(images, SHOWN)
-        yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta))
+        titles = true_classes(shown, trained.meta)
+        yield "maps", evaluated.explainer.draw_maps(shown.images, titles)
     encoder = encoder_of(model)
     if encoder is not None and len(encoder.pos_embed) and math.prod(encoder.grid) <= MOST_PLACES:
         yield "positions", draw_positions(encoder)
-    if curve:
-        measures = ["loss", *(name for name in ("acc", "map") if name in result.values)]
-        yield "curves", curves([("this run", [curve])], measures, validated_on([run]))
+    if evaluated.run.get("curve"):
+        yield "curves", draw_curves({"this run": evaluated})
+
+
+def draw_curves(runs: Mapping[str, Evaluated]) -> Figure:
+    """Draw the loss and the main measure of runs, by name, whose curves are known."""
+    found = list(runs.values())
+    histories = [(name, [each.run["curve"]]) for name, each in runs.items()]
+    on = validated_on([each.content for each in found])
+    return curves(histories, found[0].result.scalars[:2], on)
 
 
 def display_name(checkpoint: Path) -> str:

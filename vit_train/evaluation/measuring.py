@@ -150,14 +150,21 @@ def answered(predictions: Predictions, threshold: float) -> dict[str, float | No
     }
 
 
-def save_calibration(meta: Meta, fitted: float | None, thresholds: dict[str, float | None]) -> None:
-    """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads."""
+def save_calibration(meta: Meta, content: dict[str, Any]) -> None:
+    """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads.
+
+    Both are taken from the `content` of results.json.
+    """
     file, noted, key = calibration_file(meta.path), saved_calibration(meta.path), meta.key
     if noted is None:
         logger.warning(f"the calibration is not saved: {file} is not from vit-eval; remove it")
         return
-    noted.temperatures[key] = fitted
-    noted.thresholds[key] = thresholds
+    noted.temperatures[key] = content.get("calibration", {}).get("temperature")
+    noted.thresholds[key] = {
+        str(row[column]): row["threshold"]
+        for table, column in (("abstention", "target"), ("per_tag", "name"))
+        for row in content.get(table, [])
+    }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
         write_json(file, asdict(noted))

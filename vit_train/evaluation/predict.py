@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,7 @@ def predict_images(config: PredictConfig) -> None:
     predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
     failures: list[str] = []
     unsure = 0
-    width = min(WIDTH, max(len(printable(str(path))) for path in paths))
+    width = min(WIDTH, max(map(len, map(printable, map(str, paths)))))
     last = min(config.topk, len(trained.meta.classes)) if trained.meta.task.one_class else 0
     guesses = range(2 if config.abstain is None else 1, last + 1)
     out = Path(config.out or os.devnull)
@@ -50,15 +51,8 @@ def predict_images(config: PredictConfig) -> None:
             file.write(line.encode())
             if config.out is None or number < SHOWN:
                 logger.info(terminal_line(path, prediction, width))
-    if len(failures) == len(paths):
-        raise ValueError(f"cannot read any of the images: {failures[0]}")
     doubts.warn()
-    if config.abstain is not None:
-        logger.info(
-            f"unsure: {unsure:,} of {counted(len(paths), 'image')}, with a confidence below "
-            f"{threshold:.2%}"
-        )
-    report(config, len(paths), len(failures), trained.meta)
+    report(config, len(paths), failures, unsure, threshold, trained.meta)
 
 
 def least_confidence(config: PredictConfig, meta: Meta) -> float:
@@ -130,12 +124,29 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
     return json.dumps(content, allow_nan=False) + "\n"
 
 
-def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
-    """Log the output file, the unreadable images, and whether the model is calibrated."""
+def report(
+    config: PredictConfig,
+    count: int,
+    failures: Sequence[str],
+    unsure: int,
+    threshold: float,
+    meta: Meta,
+) -> None:
+    """Log what was predicted of `count` images, and whether the model is calibrated.
+
+    Raise ValueError if no image could be read.
+    """
+    if len(failures) == count:
+        raise ValueError(f"cannot read any of the images: {failures[0]}")
+    if config.abstain is not None:
+        logger.info(
+            f"unsure: {unsure:,} of {counted(count, 'image')}, with a confidence below "
+            f"{threshold:.2%}"
+        )
     if config.out is not None:
         logger.info(f"predictions for {counted(count, 'image')} written to {config.out}")
     if failures:
-        logger.warning(f"{failures:,} of {count:,} images cannot be read")
+        logger.warning(f"{len(failures):,} of {count:,} images cannot be read")
     if not meta.task.one_class:
         chosen = "chosen on the run's validation images"
         advice = "0.5 for all tags; " + meta.calibration_advice(config.ckpt)

@@ -1,6 +1,6 @@
 """`vit-explain`: draw the patches behind a model's predictions, or write an interactive page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from vit_train.data.decode import BrokenImage, Doubts
 from vit_train.data.image_files import image_files
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
-from vit_train.figures.charts import save
+from vit_train.figures.charts import Figure, save
 from vit_train.model.autoencoder import EncoderDecoder
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.load import load_on
@@ -37,40 +37,47 @@ def explain_predictions(config: ExplainConfig) -> None:
         return write_demo(trained, config, Path(config.html))
     explainer = None
     if not isinstance(trained.model, EncoderDecoder):
-        if config.layer != ExplainConfig.layer and config.method not in ("attention", "all"):
-            raise ValueError(
-                f"layer={config.layer} is only for method=attention or all: the other "
-                "methods use all layers"
-            )
-        explainer = Explainer(trained, config.method, config.layer, config.target)
+        explainer = make_explainer(trained, config)
     elif config.score or config.target is not None or config.method != ExplainConfig.method:
         raise ValueError(
             "method=, score= and target= are for classifiers, but this model predicts pixels"
         )
     folder = output_folder(config.out, run_folder(trained.meta.path) / folder_name(config))
-    paths: list[Path] = []
-    if config.images is None:
+    paths = [] if config.images is None else image_files(config.images)
+    if paths:
+        images, titles, shown = read_images(trained, paths, config.count, config.max_pixels)
+    else:
         some = evaluated_images(config.data, "test", trained.meta, config.count)[0].images
         images, titles, shown = some.images[:], true_classes(some, trained.meta), None
-    else:
-        paths, doubts = image_files(config.images), Doubts()
-        images, titles, shown = read_images(trained, paths, config.count, config.max_pixels, doubts)
-        doubts.warn()
     figures = (
         decoder_figures(trained, config.layer, images)
         if explainer is None
         else explainer.figures(images, titles, shown)
     )
+    save_figures(figures, folder, paths)
+    if explainer is not None and config.score:
+        part = evaluated_images(config.data, "test", trained.meta, config.score)[0].images
+        for method in explainer.methods:
+            explainer.score(part, method)
+
+
+def make_explainer(trained: Trained, config: ExplainConfig) -> Explainer:
+    if config.layer != ExplainConfig.layer and config.method not in ("attention", "all"):
+        raise ValueError(
+            f"layer={config.layer} is only for method=attention or all: the other methods use all "
+            "layers"
+        )
+    return Explainer(trained, config.method, config.layer, config.target)
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, paths: Sequence[Path]) -> None:
+    """Write figures as PNG files; raise ValueError if one would replace an image of `paths`."""
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
     if replaced := {path.resolve() for path in paths} & {file.resolve() for file in files}:
         raise ValueError(f"a figure would replace the image {min(replaced)}: choose another out=")
     for file, figure in files.items():
         save(figure, file)
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")
-    if explainer is not None and config.score:
-        part = evaluated_images(config.data, "test", trained.meta, config.score)[0].images
-        for method in explainer.methods:
-            explainer.score(part, method)
 
 
 def folder_name(config: ExplainConfig) -> str:
@@ -86,18 +93,18 @@ def folder_name(config: ExplainConfig) -> str:
 
 
 def read_images(
-    trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts
+    trained: Trained, paths: Sequence[Path], count: int, max_pixels: int
 ) -> tuple[Tensor, list[str], Tensor]:
     """Return the first `count` readable images, their files' names, and the images for viewing.
 
     The first images are uint8 (N,C,H,W), at the model's size. The images for viewing are the same,
-    with sides of at least VIEWING_SIDE pixels. Warn of each unreadable image; raise ValueError if
-    no image can be read.
+    with sides of at least VIEWING_SIDE pixels. Warn of each doubtful or unreadable image; raise
+    ValueError if no image can be read.
     """
     _, height, width = trained.meta.image_shape
     scale = max(1, VIEWING_SIDE / min(height, width))
     size = round(scale * height), round(scale * width)
-    found: dict[Path, tuple[Tensor, Tensor]] = {}
+    found, doubts = dict[Path, tuple[Tensor, Tensor]](), Doubts()
     for path in paths:
         if len(found) >= count:
             break
@@ -109,5 +116,6 @@ def read_images(
             logger.warning(f"{path} cannot be read: {error}")
     if not found:
         raise ValueError("cannot read any of the images")
+    doubts.warn()
     images, shown = map(torch.stack, zip(*found.values(), strict=True))
     return images, [path.name for path in found], shown

@@ -53,7 +53,7 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
     means the first group.
     """
     groups = read_groups(paths)
-    if len(searched(groups)) > 1:  # a search: the best first
+    if is_search(groups):  # the best first
         measure = common_measure(groups)
         groups.sort(
             key=lambda group: mean(group.values("best_val", measure.name) or [0]),
@@ -86,8 +86,13 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
     rows = [
-        Row(each.label(), measure.points(each), interval(each), measure.text(measure.final(each)))
-        for each in groups
+        Row(
+            group.label(),
+            [measure.scale * value for value in measure.final(group)],
+            interval(group),
+            measure.text(measure.final(group)),
+        )
+        for group in groups
     ]
     figures = {"results.png": dots(rows, measure.title)}
     if all(run["curve"] for run in runs):
@@ -98,12 +103,12 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     return figures
 
 
-def searched(groups: Sequence[Group]) -> list[str]:
-    """Return the settings that have at least five different values, all of them floats."""
-    keys = dict.fromkeys(key for group in groups for key in group.settings)
-    values = {key: {each.settings[key] for each in groups if key in each.settings} for key in keys}
-    return [
-        key
-        for key, found in values.items()
-        if len(found) >= 5 and all(isinstance(value, float) for value in found)
-    ]
+def is_search(groups: Sequence[Group]) -> bool:
+    """Return True if at least two settings have five different values or more, all of them floats.
+
+    Such settings were probably chosen by a search.
+    """
+    keys = {key for group in groups for key in group.settings}
+    values = ({each.settings[key] for each in groups if key in each.settings} for key in keys)
+    floats = (each for each in values if all(isinstance(value, float) for value in each))
+    return sum(len(each) >= 5 for each in floats) > 1

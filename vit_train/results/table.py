@@ -38,10 +38,6 @@ class Measure:
         """Return the test result of each run's final weights."""
         return [run["test"]["final"][self.name] for run in group.runs]
 
-    def points(self, group: Group) -> list[float]:
-        """Return the test results of the final weights in the plots' unit, such as percent."""
-        return [self.scale * value for value in self.final(group)]
-
 
 ACCURACY = Measure(
     "acc", "accuracy, %", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2
