@@ -426,7 +426,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         ("data=cifar10 model=small data.root=x", "cifar10-small"),
         ("data=folder data.root=my/pets", "pets-tiny"),
         ("data=folder \"data.root='a b'\"", "a_b-??????-tiny"),
-        ("name=..", "..-??????"),
+        ("name=..", "_-??????"),
         ("model=cnn data=cifar10", "cifar10-cnn"),
         ("experiment=mae", "mae"),
         ("experiment=[quickstart,paper_example]", "shapes-tiny"),

@@ -191,7 +191,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a gated MLP": (
         *(STATE | {"blocks.0.mlp.fc2.weight": torch.ones(16, 32)}, None),
-        "its MLP is gated (SwiGLU)",
+        "it has a SwiGLU MLP",
     ),
     "parallel branches": (
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),

@@ -643,7 +643,8 @@ def test_settings_of_earlier_versions_are_read_unless_they_changed_something(
     def store(mlp_bias: bool) -> None:
         old = stored | {"model": stored["model"] | {"mlp_bias": mlp_bias}}
         rewrite(last, config=old)
-        config.write_text(text.replace("model:\n", f"model:\n  mlp_bias: {mlp_bias}\n"), "utf-8")
+        old_text = text.replace("model:\n", f"model:\n  mlp_bias: {mlp_bias}\n")
+        config.write_text(old_text, encoding="utf-8")
 
     store(mlp_bias=False)
     for command in (["vit-train", "resume=run"], ["vit-eval", f"ckpt={last}"]):

@@ -208,19 +208,18 @@ store = cache(ConfigStore.instance().store)
 def declared() -> dict[str, Mapping[str, Any]]:
     """Map the key of every setting, such as "optim.lr", to what its field declares; see `setting`.
 
-    The settings of all choices are included.
+    The settings of all choices are included, and the groups themselves, such as "optim".
     """
     groups = (get_type_hints(TrainConfig)[each.name] for each in fields(TrainConfig))
     chosen = (kind for classes in CHOSEN_BY_NAME.values() for kind in classes.values())
-    kinds = (TrainConfig, *filter(is_dataclass, groups), *chosen)
-    return {
-        f"{kind.group}.{each.name}".removeprefix("."): {
-            "kept_by_fork": kind.kept_by_fork,
-            **{key: value for key, value in each.metadata.items() if value is not None},
-        }
-        for kind in kinds
-        for each in fields(kind)
-    }
+    found: dict[str, Mapping[str, Any]] = {}
+    for kind in (TrainConfig, *filter(is_dataclass, groups), *chosen):
+        found[kind.group] = {"kept_by_fork": kind.kept_by_fork}
+        for each in fields(kind):
+            own = {key: value for key, value in each.metadata.items() if value is not None}
+            kept = kind.kept_by_fork or each.name == "name"  # another choice has another state
+            found[f"{kind.group}.{each.name}".removeprefix(".")] = {"kept_by_fork": kept, **own}
+    return found
 
 
 def alters(key: str) -> str:
@@ -236,12 +235,9 @@ def may_change(key: str, argument: str) -> bool:
     precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
     allows all settings.
     """
-    return argument == "config" or any(
-        each.get("alters", "results") != "results"
-        or (argument != "resume" and not each["kept_by_fork"])
-        for name, each in declared().items()
-        if name == key or name.startswith(f"{key}.")
-    )
+    if argument == "config" or alters(key) != "results":
+        return True
+    return argument != "resume" and not declared().get(key, {}).get("kept_by_fork", True)
 
 
 def register_schemas() -> None:
