@@ -9,7 +9,7 @@ from typing import Any
 from vit_train.base.log import logger
 from vit_train.base.reading import Refused, flatten, read_json, read_text
 from vit_train.base.text import printable, shortened
-from vit_train.runs.config import alters, default_settings, without_retired
+from vit_train.runs.config import declared, default_settings, without_retired
 from vit_train.runs.paths import SUMMARY, resume_command
 
 # Runs that differ only in these are repetitions of one another.
@@ -219,7 +219,12 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
         settings["extend"] = f"{earlier['epochs']} epochs{of}"
-    known = {key: value for key, value in settings.items() if alters(key) in ("machine", "results")}
+    alters = {key: each.get("alters", "results") for key, each in declared().items()}
+    known = {
+        key: value
+        for key, value in settings.items()
+        if alters.get(key, "results") in ("machine", "results")
+    }
     # The speed determines the epochs, but not those of a run that extends or forks another.
     if isinstance(known.get("train.minutes"), int | float) and not summary.get("extends"):
         known.pop("train.epochs")

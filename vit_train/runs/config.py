@@ -222,11 +222,6 @@ def declared() -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def alters(key: str) -> str:
-    """Return what the setting `key` alters at most; see `setting`."""
-    return str(declared().get(key, {}).get("alters", "results"))
-
-
 def may_change(key: str, argument: str) -> bool:
     """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
 
@@ -235,9 +230,10 @@ def may_change(key: str, argument: str) -> bool:
     precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
     allows all settings.
     """
-    if argument == "config" or alters(key) != "results":
+    says = declared().get(key, {})
+    if argument == "config" or says.get("alters", "results") != "results":
         return True
-    return argument != "resume" and not declared().get(key, {}).get("kept_by_fork", True)
+    return argument != "resume" and not says.get("kept_by_fork", True)
 
 
 def register_schemas() -> None:
