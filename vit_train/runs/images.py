@@ -1,5 +1,6 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,14 +108,21 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     if issubclass(kind, ArchiveConfig):
         start["urls"] = preset_urls(name)
     if issubclass(kind, FolderConfig):
-        start |= {
-            "max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
-            "fit": meta.fit,
-            "white_level": meta.white_level,
-        }
-        if (other := start.get("split_as")) and not Path(str(other), IMAGES).is_file():
-            start["split_as"] = str(run_folder(meta.path))  # which lists the same splits
+        start |= folder_settings(start, meta)
     return kind(**(start | changes))
+
+
+def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
+    """Return the settings of files that follow from a run; `own` are the run's own settings."""
+    earlier = own.get("split_as")
+    if earlier and not Path(str(earlier), IMAGES).is_file():
+        earlier = str(run_folder(meta.path))  # which lists the same splits
+    return {
+        "max_pixels": min(own.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
+        "fit": meta.fit,
+        "white_level": meta.white_level,
+        "split_as": earlier,
+    }
 
 
 def listed_images(
@@ -139,7 +147,7 @@ def listed_images(
         files = [tree.files[number] for number in chosen.images.tolist()]
         parts[name] = image_set(replace(tree, files=files), meta.classes, config, broken)
         known = are_among(parts[name].images, meta.seen)
-        if broken or (known.any() if name == "test" else not known.all()):
+        if broken or not (known == (name != "test")).all():
             return None
     return EvalImages(parts[split], parts.get("val"), advantage(split, meta))
 
@@ -202,11 +210,7 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     fit a temperature on them. The temperature depends on the image size, so images at a different
     size than in training do not count as the run's own.
     """
-    if meta.task.needs_labels and list(data.classes) != meta.classes:
-        raise ValueError(
-            f"the classes of the images ({listed(data.classes)}) are not the model's "
-            f"({listed(meta.classes)}): choose images of the model's classes"
-        )
+    require_classes(data, meta)
     tested = replace(data, test=without(data.test, meta.seen_before))
     if split == "test" and not len(tested.test):
         raise ValueError(
@@ -227,6 +231,15 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
         return unseen(every or data.test, split, config, meta)
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
+
+
+def require_classes(data: Dataset, meta: Meta) -> None:
+    """Raise ValueError if the model classifies, but into other classes than those of the images."""
+    if meta.task.needs_labels and list(data.classes) != meta.classes:
+        raise ValueError(
+            f"the classes of the images ({listed(data.classes)}) are not the model's "
+            f"({listed(meta.classes)}): choose images of the model's classes"
+        )
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
