@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +26,6 @@ from vit_train.figures.sheet import Labeled, draw_sheet, fitted, name_line
 from vit_train.runs.paths import run_at
 from vit_train.runs.settings import DataReportConfig
 
-# Two shapes are alike if their aspect ratios differ by less than SAME_SHAPE; a shape is suggested
-# only if at least the share MOST of the images is alike.
-SAME_SHAPE, MOST = 0.1, 0.8
 # The problems of pairs of copies, and the number of pairs of each to draw.
 COPIES = (
     "one picture with two labels",
@@ -74,8 +71,7 @@ def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
     if not isinstance(data, FolderConfig):
         return [shown] * len(part)
     found = sizes([Path(data.root, name) for name in part.all_names])
-    advice = shape_advice(found) if split == "train" else ""
-    logger.info(f"{split} files: {in_words(found)}{advice}")
+    logger.info(f"{split} files: {in_words(found)}")
     return [min(*size, shown) for size in found]
 
 
@@ -112,21 +108,6 @@ def in_words(found: Sequence[Size]) -> str:
     smallest, middle, largest = (f"{width}×{height}" for height, width in chosen)
     share = mean(height != width for height, width in found)
     return f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
-
-
-def shape_advice(found: Sequence[Size]) -> str:
-    """Return advice on data.image_size for heights and widths; "" for square or various images."""
-    ratios = [height / width for height, width in found]
-    usual = median(ratios)
-    longer = max(usual, 1 / usual)
-    # Multiples of 8 pixels, with about the area of the usual 64 by 64.
-    short = 8 * max(1, round(8 / longer**0.5))
-    long = 8 * round(short * longer / 8)
-    height, width = (long, short) if usual > 1 else (short, long)
-    alike = mean(abs(math.log(ratio / usual)) < SAME_SHAPE for ratio in ratios)
-    if alike < MOST or height == width:
-        return ""
-    return f": data.image_size=[{height},{width}] (height, width) keeps the shape of {alike:.0%}"
 
 
 Row = Sequence[str]
