@@ -1,6 +1,5 @@
 """Files that were damaged, or made to do harm: refused with a short message, and nothing done."""
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -86,10 +85,6 @@ def crafted(checkpoint: bytes, change: Callable[[dict[str, Any], dict[str, Tenso
     forge(Path("crafted.pt"), change)
 
 
-def nested(depth: int) -> Any:
-    return {"a": nested(depth - 1)} if depth else "x"
-
-
 # Of the checkpoint's JSON: the way to a value, the value, and words of the refusal.
 HARMFUL: dict[str, tuple[str, Any, str]] = {
     "depth": ("config.model.depth", 10**9, "vit-eval: "),
@@ -99,7 +94,6 @@ HARMFUL: dict[str, tuple[str, Any, str]] = {
     "eval": ("config.model.name", "builtins.eval", "vit-eval: "),
     "a target": ("config.model._target_", "os.system", "vit-eval: "),
     "code": ("config.model.kernels", "__import__('os')", "vit-eval: "),
-    "shared in the config": ("config.data.urls", nested(40), "cannot read crafted.pt"),
     "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
     "normalized by zero": ("std", [0.0, 0.0, 0.0], "each std must be positive"),
     "normalized by words": ("mean", ["x", "y", "z"], "mean[0] must be of type float"),
@@ -193,6 +187,27 @@ def test_batches_follow_the_memory_of_the_machine(
     assert max(batches) == 3
 
 
+# A command, and contents of a file that it reads.
+DAMAGED = {
+    "summary.json": ("vit-results run", b'{"status": ', b"\xff\0", b'{"status": "finished"}'),
+    "metrics.csv": ("vit-results run", b"epoch,loss\n1", b"\xff\0", b"images_seen\nx\n"),
+    "config.yaml": ("vit-train config=run", b"model: {", b"\xff\0", b"[1, 2]", b"a: !!bool x"),
+    "checkpoints/best.safetensors": ("vit-eval ckpt=run", b"", b"\xff\0" * 99, b"[1, 2]"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_of_a_run_is_named_in_one_line(
+    name: str, run: Run, small_run: SmallRun
+) -> None:
+    path = small_run("finished") / name
+    command, *contents = DAMAGED[name]
+    for content in (*contents, path.read_bytes()[:-9]):
+        path.write_bytes(content)
+        outcome = run.fails(f"run/{name}", *command.split())
+        assert outcome.err.count("\n") == 1, outcome.err
+
+
 def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     checkpoint: bytes, run: Run
 ) -> None:
@@ -236,14 +251,12 @@ COMMANDS = {
     [
         *((name, "file") for name in NAMES),
         *((name, "folder") for name in ("eval-test-last", "checkpoints", "explain")),
-        *((name, "pipe") for name in (".lock", "config.yaml", "metrics.csv", "train.log")),
-        ("checkpoints/last.safetensors", "pipe"),
     ],
 )
 def test_nothing_outside_a_strangers_run_is_touched(
     name: str, kind: str, run: Run, small_run: SmallRun
 ) -> None:
-    """A run folder in which one name is a link out of it, or a pipe that nobody reads."""
+    """A run folder in which one name is a link out of it."""
     small_run("interrupted")
     outside = booby_trapped(name, kind)
     before, said = state_of(outside), ""
@@ -253,31 +266,26 @@ def test_nothing_outside_a_strangers_run_is_touched(
         assert outcome.status in (0, 1) and "Traceback" not in outcome.err, outcome.err
         said += outcome.said
     assert before == state_of(outside)
-    is_trap = Path.is_fifo if kind == "pipe" else Path.is_symlink
     for each in name.split():  # it was replaced or refused, not missed
-        assert not is_trap(Path("run", each)) or f"run/{each}" in said, said
+        assert not Path("run", each).is_symlink() or f"run/{each}" in said, said
 
 
 @posix
 @pytest.mark.parametrize(
-    "name, kind, status",
-    [
-        *(("results.md", "file", 0), ("curves.png", "file", 0), ("summary.json", "file", 1)),
-        *(("metrics.csv", "pipe", 0), ("summary.json", "pipe", 1), ("results.md", "pipe", 1)),
-    ],
+    "name, status", [("results.md", 0), ("curves.png", 0), ("summary.json", 1)]
 )
 def test_vit_results_touches_nothing_outside_a_strangers_run(
-    name: str, kind: str, status: int, run: Run, small_run: SmallRun
+    name: str, status: int, run: Run, small_run: SmallRun
 ) -> None:
     small_run("finished")
-    outside = booby_trapped(name, kind)
+    outside = booby_trapped(name, "file")
     before, outcome = state_of(outside), run("vit-results", "run")
     assert outcome.status == status and "Traceback" not in outcome.err, outcome
     assert before == state_of(outside)
 
 
 def booby_trapped(names: str, kind: str) -> Path:
-    """Replace these names in the folder `run` by a link to a new folder or its file, or a pipe."""
+    """Replace these names in the folder `run` by a link to a new folder or its file."""
     outside = Path("outside")
     shutil.copytree("run/checkpoints", outside)
     (outside / "events.out.tfevents.1").write_text("precious", encoding="utf-8")
@@ -286,10 +294,7 @@ def booby_trapped(names: str, kind: str) -> Path:
         target.parent.mkdir(exist_ok=True)
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
         file = outside / (target.name if "calib" in target.name else "last.safetensors")
-        if kind == "pipe":
-            os.mkfifo(target)
-        else:
-            target.symlink_to((file if kind == "file" else outside).absolute())
+        target.symlink_to((file if kind == "file" else outside).absolute())
     return outside
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from vit_train.base.reading import Refused, open_regular
+from vit_train.base.reading import Refused
 
 if sys.platform != "win32":
     import fcntl
@@ -74,7 +74,7 @@ def remove_partial(*folders: Path) -> None:
     Such files are left by killed processes. Where locks are not supported, they stay.
     """
     for path in (path for folder in folders for path in folder.glob("*.partial")):
-        with contextlib.suppress(OSError, Refused), open_regular(path) as file:
+        with contextlib.suppress(OSError), path.open("rb") as file:
             lock(file, wait=False)
             path.unlink()
 

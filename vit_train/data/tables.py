@@ -7,7 +7,6 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from vit_train.base.log import logger
-from vit_train.base.reading import open_regular
 from vit_train.base.text import listed
 from vit_train.data.config import TAG_SEPARATORS, TableConfig
 from vit_train.data.splits import split_of
@@ -113,10 +112,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
     Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
     """
     try:
-        with (
-            open_regular(path := Path(config.file)),
-            path.open(encoding="utf-8-sig", newline="") as file,
-        ):
+        with Path(config.file).open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
             # Spreadsheets of many countries separate cells by semicolons.

@@ -14,13 +14,7 @@ from typing import Any
 
 import torch
 
-from vit_train.base.reading import (
-    JSON_NODES,
-    Refused,
-    read_object,
-    require_plain,
-    typed,
-)
+from vit_train.base.reading import Refused, read_object, typed
 from vit_train.base.setting import Size, as_setting, sides, size_of
 from vit_train.base.text import reason
 from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
@@ -132,9 +126,7 @@ def from_own(state: State, description: str) -> Pretrained:
 
     `description` is the file's metadata, as JSON.
     """
-    plain = json.loads(description)
-    require_plain(plain, "its metadata", JSON_NODES)
-    about: Exported = typed(Exported, plain, "its metadata")
+    about: Exported = typed(Exported, json.loads(description), "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     state = numbers(state)
     channels, height, width = about.image_shape

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.base.log import logger
-from vit_train.base.reading import Refused, flatten, read_json, read_text
+from vit_train.base.reading import Refused, flatten, read_json
 from vit_train.base.text import printable, shortened
 from vit_train.runs.config import declared, default_settings, without_retired
 from vit_train.runs.paths import SUMMARY, resume_command
 
 # Runs that differ only in these are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
-# The largest metrics.csv in bytes, enough for a hundred thousand epochs.
-CSV_BYTES = 30_000_000
 
 
 @dataclass
@@ -136,13 +134,13 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
 def read_curve(summary: Path) -> list[dict[str, float]]:
     """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
 
-    Return [] if the CSV file does not exist; raise ValueError if it is damaged or too large.
+    Return [] if the CSV file does not exist; raise ValueError if it is damaged.
     """
     path = summary.with_name("metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv")
     if not path.is_file():
         return []
-    rows = csv.DictReader(read_text(path, CSV_BYTES).splitlines())
     try:
+        rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
         curve = [{key: float(value) for key, value in row.items()} for row in rows]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error

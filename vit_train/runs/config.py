@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from vit_train.base.reading import flatten, read_config, require_config
+from vit_train.base.reading import flatten, require_config
 from vit_train.base.setting import Settings, seed_setting, setting
 from vit_train.base.text import reason
 from vit_train.data.augment.config import AugmentConfig
@@ -394,7 +394,7 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a run's config.yaml; raise ValueError if they cannot be read."""
     try:
-        stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(read_config(path)))  # type: ignore[assignment]
+        stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")
         return without_retired(stored)
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.

@@ -20,7 +20,7 @@ from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import hparams, scalar, text
 
 from vit_train.base.log import logger
-from vit_train.base.reading import flatten, read_text
+from vit_train.base.reading import flatten
 from vit_train.base.text import csv_text, printable, shortened
 from vit_train.base.writing import replacing, write_from, write_text
 from vit_train.data.batches import Batch
@@ -102,10 +102,10 @@ class MetricsCsv(Callback):
 
 def read_table(path: Path) -> str:
     """Return the text of a metrics.csv; raise ValueError if it is damaged."""
-    from vit_train.results.summaries import CSV_BYTES, read_curve  # rarely needed
+    from vit_train.results.summaries import read_curve  # rarely needed
 
     read_curve(path.with_name(SUMMARY))
-    return read_text(path, CSV_BYTES)
+    return path.read_bytes().decode()  # with its line ends
 
 
 def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
