@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.base.log import logger
-from vit_train.base.reading import Refused, open_regular
 from vit_train.base.text import counted, printable
 
 # The formats that are read, as Pillow names them, and their suffixes.
@@ -139,8 +138,9 @@ def reason_to_skip(path: Path) -> str:
     if path.suffix.lower() in SUFFIXES:
         return "not in a class folder"
     start = b""
-    with suppress(OSError, Refused), open_regular(path) as file:
-        start = file.read(12)
+    if path.is_file():  # opening a pipe could block
+        with suppress(OSError), path.open("rb") as file:
+            start = file.read(12)
     found = SIGNATURES.match(start)
     if found is None:
         return f"not {NAMED_FORMATS}"
