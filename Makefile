@@ -62,7 +62,7 @@ docs: .venv/installed-docs ## build the site of the documents in build/site, and
 interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch, ONNX
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m interop $(ARGS)
 
-torture: setup-dev ## kill training 120 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
+torture: setup-dev ## kill training 120 times at random, then 15 minutes of odd arguments and damaged checkpoints (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)
 
 bench: .venv/installed-peers ## time training and inference against other libraries (ARGS="vit_train timm")

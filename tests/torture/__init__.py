@@ -1,4 +1,4 @@
-"""make torture: training killed at random moments, and the commands fed with what others made."""
+"""make torture: training killed at random moments, and the commands fed with odd input."""
 
 import os
 

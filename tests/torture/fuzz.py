@@ -18,7 +18,6 @@ from torture.place import Place
 # Each makes one input and tries it.
 GENERATORS: dict[str, Callable[[random.Random, Place], None]] = {
     "damage": checkpoints.damaged,
-    "forged": checkpoints.forged,
     "typed": typed.typed,
 }
 # The runs that inputs begin with: made once, copied for each.
