@@ -81,7 +81,7 @@ TRAIN = {
         "more than 32,768 patches of 1"
     ),
     "data.train_images=20 data.test_images=10 model.kernels=scratch "
-    "model.embed_dim=1024 model.num_heads=1024 model.patch_size=1 data.image_size=180": "attention",
+    "model.embed_dim=1024 model.num_heads=1024 model.patch_size=1 data.image_size=180": "larger p",
     "data.train_images=20 data.test_images=10 model=cnn model.widths=[1000000,1000000]": (
         "model.widths=[1000000,1000000]"
     ),
@@ -315,7 +315,7 @@ TYPED = {
     # a model that cannot be described
     "vit-inspect data.image_size=33": "must divide the image size 33",
     "vit-inspect data.image_size=0": "data.image_size=0 must be a positive number of pixels",
-    "vit-inspect data.image_size=4096": "the attention between all patches of an image of 4,096",
+    "vit-inspect data.image_size=4096": "more than 32,768 patches of 4",
     "vit-inspect out=table.txt": "Format 'txt' is not supported (supported formats: ",
     "vit-inspect model.positions=rotary": "must be one of: none, learned",
     "vit-inspect model.depth=100000000": "must be at least 1 and at most 1000",

@@ -17,7 +17,7 @@ from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.engine.state import AveragesState, RandomState
-from vit_train.model.build import build, forward_bytes, require_bounded_memory
+from vit_train.model.build import build, forward_bytes, require_model_fits
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import trained
@@ -122,7 +122,7 @@ def test_a_small_file_takes_neither_memory_nor_time_and_runs_no_code(
     ("positions", "size", "words"),
     [
         # Relative positions keep a table of N×N distances; its weights are 2N − 1 short vectors.
-        ("relative", 640, "with this model's positions and attention"),
+        ("relative", 640, "with images of 640 by 640 pixels, would take"),
         # Fused attention stores no matrix, and would take hours.
         ("none", 4096, "more than 32,768 patches of 4"),
     ],
@@ -147,9 +147,9 @@ def test_one_image_may_not_take_more_than_the_machine_has(monkeypatch: pytest.Mo
     config = CnnConfig()
     model = build(config, (3, 32, 32), 10)
     with pytest.raises(
-        ValueError, match=r"an image of 60,000 by 60,000 pixels, .*5,627 GB of memory"
+        ValueError, match=r"images of 60,000 by 60,000 pixels, .*5,627 GB of memory"
     ):
-        require_bounded_memory(config, model, (3, 60_000, 60_000))
+        require_model_fits(config, model, (3, 60_000, 60_000))
 
 
 def test_images_of_other_channels_are_refused(checkpoint: bytes, run: Run) -> None:

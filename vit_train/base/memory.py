@@ -1,10 +1,10 @@
-"""Check, before memory is allocated, that data and models fit into the machine's RAM."""
+"""Check, before memory is allocated, that a data set or a model fits into the machine's RAM."""
 
 import math
 import os
 from collections.abc import Sequence
 
-from vit_train.base.setting import Size, in_pixels
+from vit_train.base.setting import in_pixels
 from vit_train.base.text import counted
 
 
@@ -29,18 +29,6 @@ def require_memory(needed: float, what: str, advice: str) -> None:
         )
 
 
-def require_attention_fits(needed: float, image_size: Size) -> None:
-    """Raise ValueError if attention at `image_size` does not fit into the machine's RAM.
-
-    `needed` is the memory for attention in bytes; `image_size` is in pixels.
-    """
-    require_memory(
-        needed,
-        f"the attention between all patches of an image of {in_pixels(image_size)}",
-        "choose a larger model.patch_size or a smaller image size",
-    )
-
-
 def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
 
@@ -55,18 +43,16 @@ def require_images_fit(
     images: int,
     size: Sequence[int],
     settings: str,
-    bytes_per_pixel: int = 6,
     advice: str = "choose fewer or smaller images",
 ) -> None:
     """Raise ValueError if the machine's RAM is too small for this many images.
 
     `images` is the number of images, and `size` is their height and width in pixels. The message
     begins with `settings`, the names and values of the settings that determine these numbers, and
-    ends with `advice`. The default of `bytes_per_pixel` is for a whole data set: RGB, and a copy
-    while its training images are split.
+    ends with `advice`.
     """
     require_memory(
-        images * math.prod(size) * bytes_per_pixel,
+        images * math.prod(size) * 6,  # RGB, and a copy while its training images are split
         f"{settings}: {counted(images, 'image')} of {in_pixels(size)}",
         advice,
     )

@@ -11,7 +11,6 @@ from vit_train.base.memory import require_memory
 from vit_train.base.setting import Size, builder, in_pixels
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.patches import grid_of
-from vit_train.model.pos_embed import PositionEmbedding
 from vit_train.model.vit import VisionTransformer
 
 
@@ -57,23 +56,6 @@ def parameter_breakdown(model: nn.Module) -> str:
         elif count(child):
             parts.append(f"{count(child):,} {name}")
     return f"{count(model):,} parameters = {' + '.join(parts)}"
-
-
-# Attention between more patches takes seconds per image.
-MOST_PATCHES = 2**15
-
-
-def require_few_patches(config: ModelConfig, image_size: Size) -> None:
-    """Raise ValueError if an image has too many patches for attention in reasonable time."""
-    if (
-        isinstance(config, ViTConfig)
-        and math.prod(grid_of(image_size, config.patch_size)) > MOST_PATCHES
-    ):
-        raise ValueError(
-            f"images of {in_pixels(image_size)} have more than {MOST_PATCHES:,} patches of "
-            f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
-            "or a larger model.patch_size"
-        )
 
 
 def attention_bytes(config: ModelConfig, image_size: Size) -> int:
@@ -135,20 +117,33 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
     return 9 * channels * pixels + 4 * wide + 6 * attention_bytes(config, (height, width))
 
 
-def require_bounded_memory(
-    config: ModelConfig, model: nn.Module, image_shape: tuple[int, int, int]
-) -> None:
-    """Raise ValueError if the model, at this image size, needs more memory than the machine has.
+# Attention between more patches takes seconds per image.
+MOST_PATCHES = 2**15
 
+
+def require_model_fits(
+    config: ModelConfig,
+    model: nn.Module,
+    image_shape: tuple[int, int, int],
+    copies: int = 1,
+    more: int = 0,
+) -> None:
+    """Raise ValueError if a model needs more memory than the machine has, or too much time.
+
+    The memory holds `copies` of the weights, a forward pass on one image (C,H,W), and `more` bytes.
     Attention and position tables grow with the image size, so even a small checkpoint may need more
-    memory than the machine has.
+    memory than the machine has. `model` may be on the meta device.
     """
-    image_size = image_shape[1:]
-    require_few_patches(config, image_size)
-    positions = (each for each in model.modules() if isinstance(each, PositionEmbedding))
-    tables = [table for each in positions for table in each.parameters()]
+    size = image_shape[1:]
+    if isinstance(config, ViTConfig) and math.prod(grid_of(size, config.patch_size)) > MOST_PATCHES:
+        raise ValueError(
+            f"images of {in_pixels(size)} have more than {MOST_PATCHES:,} patches of "
+            f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
+            "or a larger model.patch_size"
+        )
+    weights = copies * bytes_of(model.parameters()) + bytes_of(model.buffers())
     require_memory(
-        bytes_of([*tables, *model.buffers()]) + forward_bytes(config, image_shape),
-        f"an image of {in_pixels(image_size)}, with this model's positions and attention,",
-        "choose a smaller data.image_size",
+        weights + forward_bytes(config, image_shape) + more,
+        f"{config.size_settings}, with images of {in_pixels(size)},",
+        "choose a smaller model, larger patches or smaller images",
     )

@@ -13,7 +13,7 @@ from vit_train.base.text import counted
 from vit_train.data.dataset import CHANNELS, valid_statistics
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.engine.state import State
-from vit_train.model.build import on_meta, require_bounded_memory
+from vit_train.model.build import on_meta, require_model_fits
 from vit_train.model.config import ViTConfig
 from vit_train.model.patches import grid_of
 from vit_train.model.pos_embed import resize_positions
@@ -135,7 +135,7 @@ def checked_task(
         )
     if image_size is not None:
         task, model = at_size(size_of("image_size", image_size))
-    require_bounded_memory(config.model, model, task.image_shape)
+    require_model_fits(config.model, model, task.image_shape)
     return task
 
 

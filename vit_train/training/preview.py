@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.memory import require_attention_fits, require_images_fit, require_memory
 from vit_train.base.setting import sides
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
@@ -19,27 +18,19 @@ from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.model.build import (
     attention_gradient_bytes,
-    bytes_of,
     on_meta,
     parameter_breakdown,
+    require_model_fits,
 )
 from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.runs.settings import InspectConfig, SheetConfig
 from vit_train.tasks.make import count_flops, make_task
-
-DRAWN_BYTES = 40  # bytes per pixel of a picture, while matplotlib scales it
 
 
 def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
     data = load_dataset(config.data)
     train = make_splits(data, config.data).train
-    require_images_fit(
-        config.images * (1 + config.variants),
-        data.image_shape[1:],
-        f"images={config.images}, variants={config.variants}",
-        DRAWN_BYTES,
-    )
     normalize = Normalize(channel_statistics(train.images))
     batches = TrainBatches(
         train,
@@ -77,14 +68,13 @@ def inspect_model(config: InspectConfig) -> None:
     """
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
-    require_memory(
-        # A second model, in float64, is built below.
-        3 * bytes_of(on_meta(task.build_model, config.model).parameters()),
-        config.model.size_settings,
-        "choose a smaller model",
+    require_model_fits(
+        config.model,
+        on_meta(task.build_model, config.model),
+        image_shape,
+        copies=3,  # a second model, in float64, is built below
+        more=attention_gradient_bytes(config.model, image_shape[1:]),
     )
-    size = image_shape[1:]
-    require_attention_fits(attention_gradient_bytes(config.model, size), size)
     torch.manual_seed(config.seed)
     model = task.build_model()
     logger.info(parameter_breakdown(model))
@@ -93,7 +83,7 @@ def inspect_model(config: InspectConfig) -> None:
     if not isinstance(model, VisionTransformer):
         return
     without_positions = replace(model.config, positions="none", positions_at="stem")
-    bare = VisionTransformer(without_positions, size, image_shape[0], classes)
+    bare = VisionTransformer(without_positions, image_shape[1:], image_shape[0], classes)
     logger.info(
         "permutation test (largest difference between encoding permuted patches and "
         f"permuting encoded patches): {order_error(bare):.0e} without positions, "

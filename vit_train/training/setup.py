@@ -9,13 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
-from vit_train.base.memory import (
-    memory_bytes,
-    require_attention_fits,
-    require_images_fit,
-    require_memory,
-)
-from vit_train.base.setting import Size, chosen, sides
+from vit_train.base.memory import memory_bytes
+from vit_train.base.setting import chosen, sides
 from vit_train.base.text import counted, printable
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
@@ -35,11 +30,9 @@ from vit_train.engine.objective import TrainLoader
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.schedule import SCHEDULES
 from vit_train.model.build import (
-    attention_bytes,
     attention_gradient_bytes,
-    bytes_of,
     on_meta,
-    require_few_patches,
+    require_model_fits,
 )
 from vit_train.model.cnn import FastCnn
 from vit_train.model.config import ModelConfig, ViTConfig
@@ -183,7 +176,13 @@ def set_up(
     config = replace(config, data=replace(config.data, **data.settings))
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_labels(task, data.train)
-    require_training_fits(config, task, data.image_shape[1:])
+    require_model_fits(
+        config.model,
+        on_meta(task.build_model, config.model),
+        data.image_shape,
+        # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
+        copies=5 if config.train.ema_decay else 4,
+    )
     model, origin = first_model(config, task, data, processes, pretrained)
     if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
@@ -255,7 +254,6 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
     """Add unlabeled images (N,C,H,W), if given, to the training images."""
     if images is None:
         return train_set
-    require_images_fit(len(train_set) + len(images), images.shape[2:], "data.unlabeled=true", 3)
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
 
 
@@ -338,17 +336,3 @@ def chosen_statistics(
     if given.mean is not None and given.std is not None:
         return valid_statistics(given.mean, given.std)
     return pretrained or channel_statistics(images)
-
-
-def require_training_fits(config: TrainConfig, task: Task, image_size: Size) -> None:
-    """Raise ValueError, before allocating memory, if training the model needs too much memory."""
-    require_few_patches(config.model, image_size)
-    model = on_meta(task.build_model, config.model)
-    require_memory(
-        # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
-        (5 if config.train.ema_decay else 4) * bytes_of(model.parameters())
-        + bytes_of(model.buffers()),
-        f"{config.model.size_settings}: training such a model",
-        "choose a smaller model",
-    )
-    require_attention_fits(attention_bytes(config.model, image_size), image_size)
