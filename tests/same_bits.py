@@ -197,16 +197,19 @@ def content(path: Path, side: Path) -> dict[str, Any]:
 
 def difference(one: Any, other: Any) -> str:
     """Where two values begin to differ; "" if they are the same, bit by bit."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        bits = [(each.dtype, each.shape, each.tobytes()) for each in (one, other)]
-        one, other = one.tolist(), other.tolist()
-    else:
-        bits = [one, other]
-    if bits[0] == bits[1]:
+    if bits(one) == bits(other):
         return ""
-    pairs = enumerate(zip_longest(str(one), str(other)))
+    texts = [str(each.tolist() if isinstance(each, np.ndarray) else each) for each in (one, other)]
+    pairs = enumerate(zip_longest(*texts))
     begin = max(0, next((n for n, (a, b) in pairs if a != b), 0) - 30)
-    return " → ".join(repr(str(each)[begin : begin + 80]) for each in (one, other))
+    return " → ".join(repr(text[begin : begin + 80]) for text in texts)
+
+
+def bits(value: Any) -> Any:
+    """A value that equals another's only if both are the same, bit by bit."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return value
 
 
 def differences(sides: list[Path], since: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ PAIRS: list[tuple[object, object]] = [
     (np.float32([0, 1]), np.float64([0, 1])),
     ("loss 0.1", "loss 0.12"),
     ("loss 0.1", None),
+    (np.float32([0, 1]), None),
 ]
 
 
