@@ -322,7 +322,7 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
         ("there is no run in nowhere", "resume=nowhere"),
         ("resume= continues a single run", "-m", "resume=runs/b"),
         ("Ambiguous value for argument 'resume=runs/a,runs/b'", "resume=runs/a,runs/b"),
-        ("there is no run in runs (vit-results lists the unfinished runs", "resume=runs"),
+        ("this folder holds runs: name one of them, such as runs/b (vit-results", "resume=runs"),
     ):
         run.fails(words, "vit-train", *arguments)
     unread = dict.fromkeys(("model: [", "5", "seed: !!timestamp foo"), "cannot be read: ")

@@ -175,9 +175,14 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
             f"file, use init_from={path}"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
+        runs = sorted(folder.glob(f"*/{CONFIG}"))
+        reason = (
+            f"this folder holds runs: name one of them, such as {runs[-1].parent}"
+            if runs
+            else f"there is no run in {folder}{near_path(folder)}"
+        )
         raise ValueError(
-            f"{key}={name}: there is no run in {folder}{near_path(folder)} (vit-results lists the "
-            "unfinished runs in a folder)"
+            f"{key}={name}: {reason} (vit-results lists the unfinished runs in a folder)"
         )
     return folder, named
 
