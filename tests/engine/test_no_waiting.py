@@ -18,4 +18,4 @@ def test_no_step_waits_or_moves_anything_and_what_does_is_noticed() -> None:
     results = json.loads(done.stdout)
     assert "_local_scalar_dense" in results.pop("what waits")
     assert "AssertionError: aten._to_copy" in results.pop("what is moved")
-    assert len(results) == 16 and set(results.values()) == {"fine"}, results
+    assert len(results) == 18 and set(results.values()) == {"fine"}, results
