@@ -410,7 +410,7 @@ def test_a_head_is_reused_whatever_the_order_of_its_classes(
 
 
 def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images: None) -> None:
-    lacks = ["model.positions=none", "model.proj_bias=false"]
+    lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
     run.succeeds("vit-train", *SMALL, *lacks, "train.max_minutes=1e-9", "hydra.run.dir=run")
     run.says(
         "images, relative logit error 0.0e+00",

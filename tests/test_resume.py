@@ -640,15 +640,15 @@ def test_settings_of_earlier_versions_are_read_unless_they_changed_something(
     config = folder / "config.yaml"
     text = config.read_text(encoding="utf-8")
 
-    def store(mlp_bias: bool) -> None:
-        old = stored | {"model": stored["model"] | {"mlp_bias": mlp_bias}}
+    def store(norm_affine: bool) -> None:
+        old = stored | {"model": stored["model"] | {"norm_affine": norm_affine}}
         rewrite(last, config=old)
-        old_text = text.replace("model:\n", f"model:\n  mlp_bias: {mlp_bias}\n")
+        old_text = text.replace("model:\n", f"model:\n  norm_affine: {norm_affine}\n")
         config.write_text(old_text, encoding="utf-8")
 
-    store(mlp_bias=False)
+    store(norm_affine=False)
     for command in (["vit-train", "resume=run"], ["vit-eval", f"ckpt={last}"]):
-        run.fails("mlp_bias", *command)
-    store(mlp_bias=True)
+        run.fails("norm_affine", *command)
+    store(norm_affine=True)
     run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
     run.succeeds("vit-eval", "ckpt=run")

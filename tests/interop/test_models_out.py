@@ -183,7 +183,7 @@ TIMM: list[list[str]] = [
     ["model.norm_eps=1e-6", "model.qkv_bias=false", "model.qk_norm=true"],
     ["model.head=gap", "model.positions=sincos_2d", "model.registers=3"],
     ["model.layer_scale=0.1", "model.registers=2"],
-    ["model.positions=none", "model.proj_bias=false"],
+    ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"],
     ["model.proj_bias=false", "model.activation=gelu_tanh"],
     ["model.embed_dim=33", "model.mlp_dim=45", "model.positions=learned"],
 ]

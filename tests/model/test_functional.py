@@ -62,9 +62,9 @@ def test_softmax_of_huge_logits_does_not_overflow():
 def test_block_is_the_formula_whatever_the_sizes(
     batch, tokens, heads, head_dim, hidden, kernels, bare, seed
 ):
-    """Value and gradients; without biases of attention, or with zeros."""
+    """Value and gradients; without biases, or with zeros."""
     dim, has = heads * head_dim, not bare
-    biases = {"qkv_bias": has, "proj_bias": has}
+    biases = {"qkv_bias": has, "proj_bias": has, "mlp_bias": has}
     config = ViTConfig(
         embed_dim=dim,
         num_heads=heads,

@@ -294,7 +294,7 @@ def plain_config(model: VisionTransformer) -> ViTConfig:
     Other libraries expect biases in all layers, so missing biases are exported as zeros. If all
     positions are in one table, they are exported as learned positions, even sinusoidal ones.
     """
-    config = replace(model.config, norm_eps=model.config.eps, proj_bias=True)
+    config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
     return replace(config, positions="learned") if one_table else config
 

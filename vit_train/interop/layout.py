@@ -157,6 +157,7 @@ def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "layer_scale": LAYER_SCALE if "blocks.0.ls1.gamma" in state else None,
         "qkv_bias": "blocks.0.attn.qkv.bias" in state,
         "proj_bias": "blocks.0.attn.proj.bias" in state,
+        "mlp_bias": "blocks.0.mlp.fc1.bias" in state,
         "positions": "learned" if "pos_embed.0.weight" in state else "none",
         "registers": numbers // max(1, len(patches)),
         "head": head if "cls_token" in state else pooled,

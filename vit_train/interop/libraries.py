@@ -27,6 +27,7 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
     "patch_overlap": (0,),
     "positions": ("learned",),
     "positions_at": ("stem",),
+    "mlp_bias": (True,),
     "proj_bias": (True,),
     "activation": ("gelu",),
     "head": ("token",),

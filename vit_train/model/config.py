@@ -117,6 +117,7 @@ class ViTConfig(ModelConfig):
         True, "Add biases to the layers that make queries, keys and values.", shapes=True
     )
     proj_bias: bool = setting(True, "Add a bias to attention's output projection.", shapes=True)
+    mlp_bias: bool = setting(True, "Add biases to the MLP.", shapes=True)
     positions: str = setting(
         "learned",
         "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "

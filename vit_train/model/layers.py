@@ -269,8 +269,8 @@ class Mlp(nn.Module):
         known = ACTIVATIONS | (SCRATCH if config.kernels == "scratch" else {})
         self.activation = chosen(known, "model.activation", config.activation)
         width = config.hidden_dim * (2 if config.activation in GATED else 1)
-        self.fc1 = nn.Linear(config.embed_dim, width)
-        self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim)
+        self.fc1 = nn.Linear(config.embed_dim, width, config.mlp_bias)
+        self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:

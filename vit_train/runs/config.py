@@ -50,7 +50,6 @@ UNNAMED = {"optim": "adamw"}
 # Settings that earlier versions had, with the value that is now built in.
 RETIRED: dict[str, Any] = {
     "model.norm_affine": True,
-    "model.mlp_bias": True,
     "model.zero_branches": False,
     "data.val_subset": None,
     "data.draw_seed": 0,
