@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.models import HELP, PRECISIONS, Contender
-from vit_train.runs import provenance
+from vit_train.trained import provenance
 
 # A timing counts as disturbed if other programs used more than this share of a core.
 QUIET = 0.1

@@ -12,22 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vit_train.config.model import ViTConfig, require_vit
+from vit_train.config.run import TrainConfig
+from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.dataset import load_dataset
-from vit_train.engine.compile import GraphedStep, compiles
-from vit_train.engine.distributed import ALONE
-from vit_train.engine.precision import (
+from vit_train.loop.compile import GraphedStep, compiles
+from vit_train.loop.distributed import ALONE
+from vit_train.loop.precision import (
     choose_algorithms,
     keep_freed_memory,
     pick_device,
     pick_precision,
 )
-from vit_train.engine.trainer import Callback, Trainer
-from vit_train.model.config import ViTConfig, require_vit
-from vit_train.runs.config import TrainConfig
-from vit_train.tasks.config import ClassifyConfig
-from vit_train.training.reports import TensorBoard
-from vit_train.training.setup import set_up
-from vit_train.training.terminal import Terminal
+from vit_train.loop.trainer import Callback, Trainer
+from vit_train.run.reports import TensorBoard
+from vit_train.run.setup import set_up
+from vit_train.run.terminal import Terminal
 
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
 # What each package can be asked for besides a precision.

@@ -15,15 +15,15 @@ import torch
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import save_archive, write_json, write_text
-from vit_train.engine.config import LAST
-from vit_train.engine.metrics import Classification
-from vit_train.engine.state import RandomState
-from vit_train.evaluation.evaluate import Evaluated, evaluate_checkpoint
-from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import portable
-from vit_train.runs.load import load
-from vit_train.runs.paths import CHECKPOINTS, FOLDER, PREFIX, SUFFIX, SUMMARY
-from vit_train.runs.settings import EvalConfig
+from vit_train.config.run import portable
+from vit_train.config.tools import EvalConfig
+from vit_train.config.training import LAST
+from vit_train.evaluate.evaluate import Evaluated, evaluate_checkpoint
+from vit_train.loop.metrics import Classification
+from vit_train.loop.state import RandomState
+from vit_train.trained.checkpoint import Checkpoint
+from vit_train.trained.folder import CHECKPOINTS, FOLDER, PREFIX, SUFFIX, SUMMARY
+from vit_train.trained.load import load
 
 WIDTH = 110
 

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from torch._C._profiler import _ExperimentalConfig
 
 from benchmarks.models import Contender, Subject, build
-from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, to_config
+from vit_train.config.run import CONF_DIR, TrainConfig, register_schemas, to_config
 
 # A warm-up ends when two windows, each this share of the time, agree to the tolerance.
 WINDOWS, TOLERANCE = 8, 0.05

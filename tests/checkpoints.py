@@ -11,9 +11,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit_train.base.writing import save_archive
-from vit_train.engine.state import AveragesState, RandomState, Start, TrainerState
-from vit_train.runs import checkpoint
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.loop.state import AveragesState, RandomState, Start, TrainerState
+from vit_train.trained import checkpoint
+from vit_train.trained.checkpoint import Checkpoint
 
 ABOUT: dict[str, Any] = {
     "config": {}, "classes": ["a", "b"], "image_shape": (3, 8, 8), "mean": (0.5, 0.5, 0.5),

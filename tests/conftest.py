@@ -30,16 +30,17 @@ from PIL import Image
 
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
-from vit_train.engine import precision
-from vit_train.engine.config import OPTIM_CONFIGS
-from vit_train.engine.schedule import SCHEDULES
-from vit_train.engine.trainer import CALLBACKS
-from vit_train.figures import measures, sheet
+from vit_train.config.model import MODEL_CONFIGS
+from vit_train.config.training import OPTIM_CONFIGS
+from vit_train.figures import images as sheet
+from vit_train.figures import measures
 from vit_train.figures.measures import FIGURES, NUMBERS
-from vit_train.model.config import MODEL_CONFIGS
+from vit_train.loop import precision
+from vit_train.loop.schedule import SCHEDULES
+from vit_train.loop.trainer import CALLBACKS
 from vit_train.model.layers import ACTIVATIONS
-from vit_train.model.pos_embed import POSITIONS
-from vit_train.training import reports, setup
+from vit_train.model.positions import POSITIONS
+from vit_train.run import reports, setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")

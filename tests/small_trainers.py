@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.objective import Objective
-from vit_train.engine.precision import Precision
-from vit_train.engine.trainer import Callback, Trainer
-from vit_train.model.config import ModelConfig
-from vit_train.runs.config import TrainConfig
+from vit_train.config.model import ModelConfig
+from vit_train.config.run import TrainConfig
+from vit_train.config.tasks import ClassifyConfig
+from vit_train.config.training import AdamWConfig, LoopConfig
+from vit_train.loop.objective import Objective
+from vit_train.loop.precision import Precision
+from vit_train.loop.trainer import Callback, Trainer
 from vit_train.tasks.classify import Classify
-from vit_train.tasks.config import ClassifyConfig
 
 FP32 = Precision("fp32", torch.device("cpu"))
 # Of five values, into three classes.

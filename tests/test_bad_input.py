@@ -14,16 +14,16 @@ from conftest import MAINS, SMALL, Run, SmallRun
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import read_json
-from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, builder, setting
 from vit_train.commands import train
 from vit_train.commands.command import described
-from vit_train.data.config import FolderConfig, ShapesConfig, TableConfig
+from vit_train.config import tools as after
+from vit_train.config.data import FolderConfig, ShapesConfig, TableConfig
+from vit_train.config.fields import LARGEST, LARGEST_SEED, Settings, builder, setting
+from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
+from vit_train.config.tasks import DistillConfig
+from vit_train.config.training import MuonConfig
 from vit_train.data.shapes import load_shapes
-from vit_train.engine.config import MuonConfig
-from vit_train.runs import settings as after
-from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
-from vit_train.runs.paths import Outcome
-from vit_train.tasks.config import DistillConfig
+from vit_train.trained.folder import Outcome
 
 FEW = "data.train_images=60 data.test_images=20"
 TRAIN = {

@@ -14,10 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
-from vit_train.evaluation.evaluate import default_folder
+from vit_train.config.tools import EvalConfig, EvalDataConfig
+from vit_train.evaluate.evaluate import default_folder
+from vit_train.figures.images import label_lines
 from vit_train.figures.measures import FIGURES
-from vit_train.figures.sheet import label_lines
-from vit_train.runs.settings import EvalConfig, EvalDataConfig
 
 FEW = ["data.train_images=60", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
 

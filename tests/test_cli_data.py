@@ -19,12 +19,12 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.base.reading import read_json
-from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
+from vit_train.config.data import MAX_PIXELS, ArchiveConfig, Cifar10Config
+from vit_train.config.run import portable, preset_urls
+from vit_train.config.tools import EvalDataConfig
 from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.data.published import load_cifar
-from vit_train.runs.config import portable, preset_urls
-from vit_train.runs.images import configured
-from vit_train.runs.settings import EvalDataConfig
+from vit_train.trained.images import configured
 
 TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 

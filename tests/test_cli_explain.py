@@ -14,19 +14,19 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10
 
 import vit_train
+from vit_train.config.model import CnnConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import sample
-from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
     patches_of_half,
     pointing_hits,
 )
 from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
+from vit_train.loop.precision import Precision
 from vit_train.model import build as building
 from vit_train.model.build import build
-from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.trained import Trained
+from vit_train.trained.model import Trained
 
 
 @pytest.mark.parametrize("method", ["relevance", "rollout", "attention"])

@@ -22,18 +22,18 @@ from torch import Tensor
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
+from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
+from vit_train.config.run import TrainConfig
 from vit_train.interop import export as exporting
 from vit_train.interop.formats import FORMATS_BY_NAME, deployed
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import pretrained
 from vit_train.model.build import build
-from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import TrainConfig
-from vit_train.runs.paths import FOLDER
-from vit_train.runs.trained import Trained
-from vit_train.training.first_model import start_from
+from vit_train.run.start import start_from
+from vit_train.trained.checkpoint import Checkpoint
+from vit_train.trained.folder import FOLDER
+from vit_train.trained.model import Trained
 
 State = dict[str, Tensor]
 CONFIG = ViTConfig(embed_dim=16, depth=2, norm_eps=1e-6)

@@ -23,13 +23,13 @@ from torch.testing import assert_close
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
+from vit_train.config.tools import PredictConfig
 from vit_train.data.image_files import NAMED_FORMATS
-from vit_train.engine import precision
-from vit_train.engine.precision import Precision
-from vit_train.evaluation import measuring, predict
-from vit_train.figures.sheet import Labeled
-from vit_train.runs.settings import PredictConfig
-from vit_train.runs.trained import Trained
+from vit_train.evaluate import measuring, predict
+from vit_train.figures.images import Labeled
+from vit_train.loop import precision
+from vit_train.loop.precision import Precision
+from vit_train.trained.model import Trained
 
 CLASSES = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 TRAINED: list[Path] = []
@@ -63,7 +63,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     # All of them are right, so that no temperature is too cold.
     words = "no temperature is fitted: 5 of the 5 validation images are classified correctly"
     run.says(words, "vit-eval", "ckpt=run")
-    monkeypatch.setattr("vit_train.evaluation.evaluate.temperature", lambda validation: 0.1)
+    monkeypatch.setattr("vit_train.evaluate.evaluate.temperature", lambda validation: 0.1)
     monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
     run.succeeds("vit-eval", "ckpt=run")
     evaluated = csv_rows("run/eval-test/predictions.csv")
@@ -102,7 +102,7 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
             captions.extend(lines[-1][0] for part in sections.values() for _, lines in part)
         return Figure(figsize=(2, 2))
 
-    monkeypatch.setattr("vit_train.figures.sheet.draw_sheet", drawn)
+    monkeypatch.setattr("vit_train.figures.images.draw_sheet", drawn)
     run.succeeds("vit-eval", "ckpt=run")
     assert captions and all(Path("photos", each).is_file() for each in captions), captions
     captions.clear()

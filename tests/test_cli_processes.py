@@ -12,7 +12,7 @@ from conftest import SMALL, Run, SmallRun, posix
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import train
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.trained.checkpoint import Checkpoint
 
 pytestmark = posix
 
@@ -22,7 +22,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 # What torchrun does, from a process that has imported torch: two processes for each command.
 PAIRS = """
 import os, signal, socket, sys, time
-import torch._dynamo, vit_train.training.train
+import torch._dynamo, vit_train.run.train
 
 for arguments in {commands}:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -148,7 +148,7 @@ def test_torchrun_restarts_what_was_killed_and_leaves_no_folders(tmp_path: Path)
     program = (
         "import os, signal, sys\n"
         "from vit_train.commands.train import main\n"
-        "from vit_train.training.checkpoints import CheckpointManager\n"
+        "from vit_train.run.saver import CheckpointManager\n"
         "def killed(self, trainer):\n"
         "    rank, attempt = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
         "    if trainer.step == 8 and attempt == '0': os.kill(os.getpid(), signal.SIGKILL)\n"

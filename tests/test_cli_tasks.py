@@ -15,14 +15,14 @@ from torch import Tensor
 
 import vit_train
 from vit_train.base.reading import read_json
-from vit_train.data.config import ShapesConfig
+from vit_train.config.data import ShapesConfig
+from vit_train.config.model import FastCnnConfig
+from vit_train.config.run import ADAMW_TUNING, FINE_TUNING
+from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits
-from vit_train.model.config import FastCnnConfig
-from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import ADAMW_TUNING, FINE_TUNING
-from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.make import count_flops
+from vit_train.trained.checkpoint import Checkpoint
 
 
 def train(run: Run, folder: str, *arguments: str) -> None:

@@ -21,10 +21,9 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from docs.update_tables import updated
 from vit_train.commands.command import choices
-from vit_train.commands.seeds import AUTO
-from vit_train.data.config import ShapesConfig
-from vit_train.engine.config import LoopConfig
-from vit_train.runs.config import (
+from vit_train.commands.sweep import AUTO
+from vit_train.config.data import ShapesConfig
+from vit_train.config.run import (
     CONF_DIR,
     GROUPS,
     TrainConfig,
@@ -32,7 +31,8 @@ from vit_train.runs.config import (
     to_config,
     with_defaults,
 )
-from vit_train.training import train as training
+from vit_train.config.training import LoopConfig
+from vit_train.run import train as training
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")]

@@ -12,8 +12,9 @@ import torch
 from test_docs import ROOT, anchors
 
 from benchmarks.turn import composed
-from vit_train.results.gather import read_groups
-from vit_train.results.table import (
+from vit_train.config.run import CONF_DIR, TrainConfig
+from vit_train.evaluate.gather import read_groups
+from vit_train.evaluate.table import (
     ACCURACY,
     each_once,
     machine,
@@ -21,7 +22,6 @@ from vit_train.results.table import (
     short_commit,
     tflop,
 )
-from vit_train.runs.config import CONF_DIR, TrainConfig
 from vit_train.tasks.make import count_flops, make_task
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))

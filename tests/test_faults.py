@@ -23,11 +23,11 @@ from test_resume import Limit, assert_same_run, failing_after
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import save_archive
-from vit_train.engine import schedule
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.loop import schedule
+from vit_train.run import reports
+from vit_train.run import saver as checkpoint_manager
 from vit_train.tasks.classify import Classify
-from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training import reports
+from vit_train.trained.checkpoint import Checkpoint
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

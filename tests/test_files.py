@@ -36,7 +36,7 @@ from vit_train.base.writing import (
     write_json,
     write_text,
 )
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.trained.checkpoint import Checkpoint
 
 
 @posix

@@ -16,12 +16,12 @@ import vit_train
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.engine.state import AveragesState, RandomState
+from vit_train.config.model import CnnConfig
+from vit_train.loop.state import AveragesState, RandomState
 from vit_train.model.build import build, forward_bytes, require_model_fits
-from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs import trained
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.trained import model as trained
+from vit_train.trained.checkpoint import Checkpoint
 
 VALUES = [
     *(None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}),

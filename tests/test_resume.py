@@ -24,14 +24,14 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.engine import precision, workers
-from vit_train.engine.state import Best
-from vit_train.results.summaries import settings_of
-from vit_train.runs.checkpoint import Checkpoint, Extended, apart
-from vit_train.runs.config import TrainConfig, may_change, with_defaults
-from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training import folder as run_folder
-from vit_train.training.earlier import recipe
+from vit_train.config.run import TrainConfig, may_change, with_defaults
+from vit_train.evaluate.summaries import settings_of
+from vit_train.loop import precision, workers
+from vit_train.loop.state import Best
+from vit_train.run import folder as run_folder
+from vit_train.run import saver as checkpoint_manager
+from vit_train.run.earlier import recipe
+from vit_train.trained.checkpoint import Checkpoint, Extended, apart
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.log_every=2", "checkpoint.every_steps=3"]

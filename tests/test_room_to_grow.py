@@ -17,22 +17,21 @@ from torch import Tensor, nn
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.rng import bernoulli
-from vit_train.base.setting import Size, setting
 from vit_train.commands.command import console_command
-from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
+from vit_train.config.data import DATA_CONFIGS, DataConfig, ShapesConfig
+from vit_train.config.fields import Size, setting
+from vit_train.config.model import MODEL_CONFIGS, ModelConfig, ViTConfig
+from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
+from vit_train.config.tasks import TASK_CONFIGS, LabelsConfig
+from vit_train.config.training import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.data.dataset import Dataset, ImageSet, load_dataset
-from vit_train.engine import workers
-from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
-from vit_train.engine.metrics import Predictions
-from vit_train.engine.optimizers import Optimizer, make_adamw
-from vit_train.engine.stepping import Optimizers
 from vit_train.figures.measures import FIGURES, NUMBERS
-from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
-from vit_train.model.pos_embed import POSITIONS, LearnedTable, Rotary2D, Sinusoidal, Table
-from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
+from vit_train.loop import workers
+from vit_train.loop.metrics import Predictions
+from vit_train.loop.optimizers import Optimizer, Optimizers, make_adamw
+from vit_train.model.positions import POSITIONS, LearnedTable, Rotary2D, Sinusoidal, Table
 from vit_train.tasks.classify import Classify
-from vit_train.tasks.config import TASK_CONFIGS, LabelsConfig
+from vit_train.trained.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -280,7 +279,7 @@ def draw_confidence(answers: Predictions, classes: Sequence[str]) -> Figure:
 
 
 NOTES = """
-from vit_train.engine.trainer import CALLBACKS, Callback
+from vit_train.loop.trainer import CALLBACKS, Callback
 
 class Notes(Callback):
     def on_log(self, trainer, log):
@@ -293,7 +292,7 @@ class Notes(Callback):
 CALLBACKS.append(Notes)
 
 from vit_train.figures.measures import NUMBERS
-from vit_train.model.config import MODEL_CONFIGS, ModelConfig
+from vit_train.config.model import MODEL_CONFIGS, ModelConfig
 
 NUMBERS["sureness"] = lambda predictions: float(predictions.confidence.mean())
 
@@ -311,7 +310,7 @@ MODEL_CONFIGS["flat"] = FlatConfig
 
 
 FAULTY = """
-from vit_train.engine.trainer import CALLBACKS, Callback
+from vit_train.loop.trainer import CALLBACKS, Callback
 
 class Faulty(Callback):
     def on_epoch(self, trainer, log, val):

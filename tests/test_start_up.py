@@ -16,18 +16,18 @@ from conftest import SMALL, Run, SmallRun, posix
 
 from vit_train.base.memory import memory_bytes, require_memory
 from vit_train.commands import train
-from vit_train.data.config import ShapesConfig
-from vit_train.evaluation import evaluate
-from vit_train.training import train as training
+from vit_train.config.data import ShapesConfig
+from vit_train.evaluate import evaluate
+from vit_train.run import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = (
     "vit_train.commands.train.to_config",  # reading the settings
-    "vit_train.runs.paths.sole_writer",
-    "vit_train.training.setup.load_dataset",
-    "vit_train.training.setup.make_task",
-    "vit_train.training.folder.TensorBoard",  # opening the reports
-    "vit_train.training.train.stop_on_signals",  # the last moment
+    "vit_train.trained.folder.sole_writer",
+    "vit_train.run.setup.load_dataset",
+    "vit_train.run.setup.make_task",
+    "vit_train.run.folder.TensorBoard",  # opening the reports
+    "vit_train.run.train.stop_on_signals",  # the last moment
 )
 # The signal arrives, and whoever called swallows what Python raises for it. Each phase has a
 # process of its own, forked from one that has imported everything.
@@ -35,7 +35,7 @@ SWALLOWED = """
 import os, signal, sys
 from importlib import import_module
 from vit_train.commands.train import main
-import vit_train.training.train
+import vit_train.run.train
 
 def interrupted(*what, **more):
     try:

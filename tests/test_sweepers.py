@@ -18,13 +18,13 @@ from test_resume import varied
 
 from vit_train.base.reading import read_json
 from vit_train.commands import train
-from vit_train.commands.resuming import are_same, completed_config
-from vit_train.data.config import FolderConfig
-from vit_train.engine.config import LoopConfig
-from vit_train.model.config import ViTConfig
-from vit_train.results import differences
-from vit_train.runs.config import TrainConfig
-from vit_train.runs.paths import Outcome
+from vit_train.commands.rerun import are_same, completed_config
+from vit_train.config.data import FolderConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.run import TrainConfig
+from vit_train.config.training import LoopConfig
+from vit_train.evaluate import differences
+from vit_train.trained.folder import Outcome
 
 
 def composed(run: Run, *arguments: str) -> dict:

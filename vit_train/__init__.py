@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["TrainConfig", "ViTConfig", "VisionTransformer", "load", "train"]
 
 if TYPE_CHECKING:
-    from vit_train.model.config import ViTConfig
+    from vit_train.config.model import ViTConfig
+    from vit_train.config.run import TrainConfig
     from vit_train.model.vit import VisionTransformer
-    from vit_train.runs.config import TrainConfig
-    from vit_train.runs.load import load
-    from vit_train.training.train import train
+    from vit_train.run.train import train
+    from vit_train.trained.load import load
 
 HOMES = {
-    "TrainConfig": "vit_train.runs.config",
-    "ViTConfig": "vit_train.model.config",
+    "TrainConfig": "vit_train.config.run",
+    "ViTConfig": "vit_train.config.model",
     "VisionTransformer": "vit_train.model.vit",
-    "load": "vit_train.runs.load",
-    "train": "vit_train.training.train",
+    "load": "vit_train.trained.load",
+    "train": "vit_train.run.train",
 }
 
 

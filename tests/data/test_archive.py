@@ -12,7 +12,7 @@ import pytest
 from loopback import Loopback
 from small_sets import md5, tar_gz
 
-from vit_train.data.config import ArchiveConfig
+from vit_train.config.data import ArchiveConfig
 from vit_train.data.published import Archive, obtain
 
 FILES = {"one.bin": random.Random(1).randbytes(5000), "two.bin": random.Random(2).randbytes(6000)}

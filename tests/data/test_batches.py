@@ -6,12 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.operations import apply_round
-from vit_train.data.augment.regions import resized_crop
-from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.config.data import AugmentConfig
+from vit_train.data.augment import resized_crop
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, balanced
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
-from vit_train.data.train_batches import TrainBatches, balanced
+from vit_train.data.policies import apply_round
 
 CPU = torch.device("cpu")
 RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are

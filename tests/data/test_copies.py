@@ -10,8 +10,8 @@ from conftest import Run, csv_rows, write_images
 from PIL import ExifTags, Image, ImageEnhance
 
 from vit_train.data.image_files import NAMED_FORMATS
-from vit_train.training import data_report
-from vit_train.training.data_report import ALIKE, RANK, RATIO, SIDE, SURE, find_copies
+from vit_train.run import data_report
+from vit_train.run.data_report import ALIKE, RANK, RATIO, SIDE, SURE, find_copies
 
 SUFFIXES = ("jpe", "jfif", "avif", "jp2", "ppm", "pgm")
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from torchvision.transforms.functional import gaussian_blur as torchvision_blur
 
 from vit_train.data.dataset import ImageSet
-from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted, gaussian_blur
-from vit_train.evaluation.measuring import robustness
+from vit_train.evaluate.corruptions import CORRUPTIONS, SEVERITIES, corrupted, gaussian_blur
+from vit_train.evaluate.measuring import robustness
 
 
 def photos(size: int = 32) -> Tensor:

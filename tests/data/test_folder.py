@@ -12,11 +12,16 @@ import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
-from vit_train.base.setting import Size
+from vit_train.config.data import (
+    MAX_PIXELS,
+    AugmentConfig,
+    Cifar10Config,
+    FolderConfig,
+    Stl10Config,
+)
+from vit_train.config.fields import Size
 from vit_train.data import decode as module
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import Batch, EvalBatches, Normalize
-from vit_train.data.config import MAX_PIXELS, Cifar10Config, FolderConfig, Stl10Config
+from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import (
     ImageSet,
     ImagesOnDisk,
@@ -36,7 +41,6 @@ from vit_train.data.decode import (
 )
 from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.data.splits import make_splits
-from vit_train.data.train_batches import TrainBatches
 
 RNG = np.random.default_rng(0)
 

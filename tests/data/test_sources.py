@@ -10,7 +10,7 @@ from loopback import Loopback
 from small_sets import packed, small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
-from vit_train.data.config import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
+from vit_train.config.data import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
 from vit_train.data.dataset import load_dataset, resize
 from vit_train.data.splits import make_splits
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import SMALL_MODEL, Run, csv_rows
 
-from vit_train.data.config import DataConfig
+from vit_train.config.data import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.splits import Splits, hold_out, make_splits, sample
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import Run, write_images
 
-from vit_train.data.config import DataConfig, FolderConfig, TableConfig
+from vit_train.config.data import DataConfig, FolderConfig, TableConfig
 from vit_train.data.dataset import Dataset, ImageSet, load_dataset
 from vit_train.data.splits import hold_out, make_splits
 

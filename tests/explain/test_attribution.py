@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from vit_train.config.model import ViTConfig
 from vit_train.explain.attribution import (
     attention_distances,
     even_distance,
@@ -12,7 +13,6 @@ from vit_train.explain.attribution import (
     prediction_maps,
     rollout,
 )
-from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
 

@@ -19,15 +19,15 @@ from conftest import SMALL, Run, SmallRun
 from PIL import Image
 from torch import Tensor
 
+from vit_train.config.tools import ExplainConfig
 from vit_train.data.splits import sample
 from vit_train.explain import demo
 from vit_train.explain.attribution import patch_maps, relevance, rollout
 from vit_train.explain.demo import require_supported, write_demo
 from vit_train.model.patches import show_only
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.load import load
-from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Trained
+from vit_train.trained.load import load
+from vit_train.trained.model import Trained
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from conftest import SMALL, Run
 
-from vit_train.figures.maps import draw_positions, mosaic
-from vit_train.model.config import ViTConfig
+from vit_train.config.model import ViTConfig
+from vit_train.figures.images import draw_positions, mosaic
 from vit_train.model.vit import VisionTransformer
 
 

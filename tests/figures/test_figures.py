@@ -25,8 +25,15 @@ from vit_train.figures.charts import (
     dots,
     draw_robustness,
 )
-from vit_train.figures.maps import draw_distances, draw_maps
-from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted, image_grid
+from vit_train.figures.images import (
+    SIDE,
+    class_line,
+    draw_distances,
+    draw_maps,
+    draw_sheet,
+    fitted,
+    image_grid,
+)
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 

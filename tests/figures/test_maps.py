@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.figures.charts import colormaps
-from vit_train.figures.maps import IMAGES, draw_filters, draw_gallery, joined
-from vit_train.figures.sheet import COLORS
+from vit_train.figures.images import COLORS, IMAGES, draw_filters, draw_gallery, joined
 
 NORMALIZE = Normalize(Statistics((0.5,) * 3, (0.5,) * 3), torch.device("cpu"))
 

@@ -17,7 +17,7 @@ from conftest import Run, csv_rows
 from pytest import param
 
 from vit_train.data import batches
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.trained.checkpoint import Checkpoint
 
 pytestmark = marks
 

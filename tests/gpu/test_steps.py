@@ -9,18 +9,17 @@ from torch import Tensor
 from torch.nn.functional import dropout
 from torch.torch_version import TorchVersion
 
+from vit_train.config.data import AugmentConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.run import TrainConfig
+from vit_train.config.tasks import ClassifyConfig
+from vit_train.config.training import AdamWConfig, LoopConfig
 from vit_train.data import batches
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
-from vit_train.data.train_batches import TrainBatches
-from vit_train.engine.compile import WARM_UP, GraphedStep, compile_batch
-from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.precision import Precision
-from vit_train.engine.trainer import Trainer
-from vit_train.model.config import ViTConfig
-from vit_train.runs.config import TrainConfig
-from vit_train.tasks.config import ClassifyConfig
+from vit_train.loop.compile import WARM_UP, GraphedStep, compile_batch
+from vit_train.loop.precision import Precision
+from vit_train.loop.trainer import Trainer
 from vit_train.tasks.make import make_task
 
 pytestmark = marks

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vit_train.base.reading import Refused
+from vit_train.config.model import ViTConfig
 from vit_train.interop.config_files import hf_facts
 from vit_train.interop.layout import Layout, State, described
 from vit_train.interop.libraries import (
@@ -19,9 +20,7 @@ from vit_train.interop.libraries import (
     VIT_PYTORCH,
     layout_of,
 )
-from vit_train.interop.pretrained import image_size
-from vit_train.interop.weight_files import unwrapped
-from vit_train.model.config import ViTConfig
+from vit_train.interop.pretrained import image_size, unwrapped
 from vit_train.model.vit import VisionTransformer
 
 

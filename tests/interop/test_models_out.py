@@ -21,8 +21,8 @@ from interop.models import (
     SIZE,
     logits_of,
 )
-from vit_train.evaluation import measuring
-from vit_train.runs.trained import Trained
+from vit_train.evaluate import measuring
+from vit_train.trained.model import Trained
 
 pytestmark = [
     pytest.mark.interop,

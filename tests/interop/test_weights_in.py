@@ -29,13 +29,12 @@ from interop.models import (
     perturbed,
     timm_model,
 )
+from vit_train.config.model import ViTConfig
+from vit_train.config.run import CONF_DIR
 from vit_train.interop.libraries import layout_of
-from vit_train.interop.pretrained import pretrained
-from vit_train.interop.weight_files import unwrapped
+from vit_train.interop.pretrained import pretrained, unwrapped
 from vit_train.model.build import build
-from vit_train.model.config import ViTConfig
 from vit_train.model.vit import Encoder, VisionTransformer
-from vit_train.runs.config import CONF_DIR
 
 pytestmark = [
     pytest.mark.interop,

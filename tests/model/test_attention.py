@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.config.model import ViTConfig
 from vit_train.model import attention as attention_module
 from vit_train.model.attention import Attention, attend, causal
-from vit_train.model.config import ViTConfig
-from vit_train.model.pos_embed import RelativeKeys
+from vit_train.model.positions import RelativeKeys
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
 

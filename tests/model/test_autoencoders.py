@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_names import named_as_in_torch
 
+from vit_train.config.model import ViTConfig
 from vit_train.model.autoencoder import Autoregressor, Decoder, MaskedAutoencoder
-from vit_train.model.config import ViTConfig
 from vit_train.model.patches import patchify, unpatchify
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.config.model import CnnConfig, FastCnnConfig, ResNetConfig, ViTConfig
 from vit_train.model.build import build
-from vit_train.model.config import CnnConfig, FastCnnConfig, ResNetConfig, ViTConfig
 from vit_train.model.patches import ConvStem, PatchEmbed
 from vit_train.model.vit import VisionTransformer
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_names import named_as_in_torch
 
+from vit_train.config.model import ViTConfig
+from vit_train.config.tasks import ClassifyConfig, ReconstructConfig
 from vit_train.model.attention import Attention
 from vit_train.model.build import on_meta
-from vit_train.model.config import ViTConfig
 from vit_train.model.vit import Block, Encoder, VisionTransformer, init_mimetic
-from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
 from vit_train.tasks.make import make_task
 
 

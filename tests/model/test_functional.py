@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis.strategies import booleans, integers, sampled_from
 from torch import nn
 
+from vit_train.config.model import ViTConfig
 from vit_train.model import functional
-from vit_train.model.config import ViTConfig
 from vit_train.model.vit import Block
 
 PAIRS = {

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vit_train.base.rng import per_image_generators
-from vit_train.model.config import ViTConfig
+from vit_train.config.model import ViTConfig
 from vit_train.model.layers import (
     ACTIVATIONS,
     Dropout,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from vit_train.base.setting import Size
+from vit_train.config.fields import Size
+from vit_train.config.model import ViTConfig
 from vit_train.model.attention import Attention
-from vit_train.model.config import ViTConfig
-from vit_train.model.pos_embed import POSITIONS, RelativeKeys, resize_positions, sinusoids
+from vit_train.model.positions import POSITIONS, RelativeKeys, resize_positions, sinusoids
 from vit_train.model.vit import VisionTransformer
 
 ABSOLUTE = ["learned", "learned_2d", "sinusoidal", "sincos_2d"]

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.turn import composed
+from vit_train.config.run import CONF_DIR
 from vit_train.model.build import build, on_meta
-from vit_train.runs.config import CONF_DIR
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
 #   patches 3P²D + D, class token and positions D(N + 2),

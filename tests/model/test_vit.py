@@ -8,11 +8,11 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
+from vit_train.config.model import ViTConfig
 from vit_train.interop.libraries import TORCHVISION
-from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout
 from vit_train.model.patches import patchify, unpatchify
-from vit_train.model.pos_embed import POSITIONS
+from vit_train.model.positions import POSITIONS
 from vit_train.model.vit import VisionTransformer
 
 SIZE, BATCH, CLASSES = 16, 3, 7

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.model.config import ViTConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.tasks import AutoregressConfig
 from vit_train.model.patches import patchify
-from vit_train.tasks.config import AutoregressConfig
 from vit_train.tasks.pixels import Autoregress
 
 VIT = ViTConfig(patch_size=4, embed_dim=16, depth=1, num_heads=2)

@@ -10,10 +10,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from small_trainers import GivenBatches, batches_of, make_trainer
 from torch import Tensor, nn
 
-from vit_train.engine.config import AdamWConfig
-from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
+from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
+from vit_train.config.tasks import ClassifyConfig
+from vit_train.config.training import AdamWConfig
 from vit_train.tasks.classify import Classify, correct_predictions
-from vit_train.tasks.config import ClassifyConfig
 
 
 def test_the_loss_is_smoothed_in_training_and_plain_in_evaluation() -> None:

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.config.model import ModelConfig
+from vit_train.config.tasks import DistillConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
-from vit_train.model.config import ModelConfig
 from vit_train.tasks.classify import Distill, Teacher
-from vit_train.tasks.config import DistillConfig
 
 SAME = Statistics((0.0,) * 3, (1.0,) * 3)
 

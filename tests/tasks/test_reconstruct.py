@@ -3,13 +3,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.config.data import AugmentConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.tasks import ReconstructConfig
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.data.train_batches import TrainBatches
-from vit_train.model.config import ViTConfig
 from vit_train.model.patches import patchify
-from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.pixels import Reconstruct, random_orders
 
 CPU = torch.device("cpu")

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, f1_score
 
-from vit_train.engine.tagging import Tagging, TagPredictions, percentiles
-from vit_train.evaluation.comparison import compared_tags, in_words
-from vit_train.model.config import ModelConfig
+from vit_train.config.model import ModelConfig
+from vit_train.config.tasks import TagsConfig
+from vit_train.evaluate.compare import compared_tags, in_words
+from vit_train.loop.tagging import Tagging, TagPredictions, percentiles
 from vit_train.tasks.classify import Tags
-from vit_train.tasks.config import TagsConfig
 
 
 def predictions(images: int = 60) -> TagPredictions:

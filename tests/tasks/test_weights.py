@@ -7,13 +7,12 @@ import torch
 from conftest import Run, write_images
 from torch import Tensor, nn
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import Normalize
+from vit_train.config.data import AugmentConfig
+from vit_train.config.model import ModelConfig
+from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig, TagsConfig
+from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.data.train_batches import TrainBatches
-from vit_train.model.config import ModelConfig
 from vit_train.tasks.classify import Classify, Distill, Teacher
-from vit_train.tasks.config import ClassifyConfig, DistillConfig, LabelsConfig, TagsConfig
 from vit_train.tasks.make import make_task
 
 SAME = Normalize(Statistics((0.0,) * 3, (1.0,) * 3))

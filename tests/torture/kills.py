@@ -14,7 +14,7 @@ from pathlib import Path
 from test_resume import assert_same_run
 
 from torture.children import FORK, Outcome, Process, ended, start
-from vit_train.engine import workers
+from vit_train.loop import workers
 
 SMALL = [
     *("data.train_images=120", "data.test_images=30", "train.epochs=4", "train.batch_size=16"),

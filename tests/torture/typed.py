@@ -6,10 +6,10 @@ from dataclasses import asdict
 from torture.kills import SMALL, VIT
 from torture.place import Place
 from vit_train.base.reading import flatten
-from vit_train.data.config import ShapesConfig
-from vit_train.model.config import ViTConfig
-from vit_train.runs.config import TrainConfig
-from vit_train.tasks.config import ReconstructConfig
+from vit_train.config.data import ShapesConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.run import TrainConfig
+from vit_train.config.tasks import ReconstructConfig
 
 # Every setting that a run of the built-in data has, and some words that are none.
 PARTS = {

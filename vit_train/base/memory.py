@@ -1,11 +1,6 @@
 """Check, before memory is allocated, that a data set or a model fits into the machine's RAM."""
 
-import math
 import os
-from collections.abc import Sequence
-
-from vit_train.base.setting import in_pixels
-from vit_train.base.text import counted
 
 
 def memory_bytes() -> float:
@@ -37,22 +32,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True if Python or PyTorch raised `error` because memory ran out, on a CPU or a GPU."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
-
-
-def require_images_fit(
-    images: int,
-    size: Sequence[int],
-    settings: str,
-    advice: str = "choose fewer or smaller images",
-) -> None:
-    """Raise ValueError if the machine's RAM is too small for this many images.
-
-    `images` is the number of images, and `size` is their height and width in pixels. The message
-    begins with `settings`, the names and values of the settings that determine these numbers, and
-    ends with `advice`.
-    """
-    require_memory(
-        images * math.prod(size) * 6,  # RGB, and a copy while its training images are split
-        f"{settings}: {counted(images, 'image')} of {in_pixels(size)}",
-        advice,
-    )

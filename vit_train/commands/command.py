@@ -28,7 +28,7 @@ from vit_train.commands.errors import (
     require_known,
     short_errors,
 )
-from vit_train.runs.config import (
+from vit_train.config.run import (
     CHOSEN_BY_NAME,
     CONF_DIR,
     GROUPS,

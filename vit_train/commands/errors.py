@@ -19,7 +19,7 @@ from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import printable, reason, replace_unencodable_characters
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.runs.config import CHOSEN_BY_NAME, IMPORT, TrainConfig
+from vit_train.config.run import CHOSEN_BY_NAME, IMPORT, TrainConfig
 
 GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.

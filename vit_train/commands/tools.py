@@ -12,7 +12,7 @@ from typing import Any
 from vit_train.base.text import printable
 from vit_train.commands.command import DATA_PATHS, console_command, refuse, version_line
 from vit_train.commands.errors import short_errors
-from vit_train.runs.settings import (
+from vit_train.config.tools import (
     DataReportConfig,
     EvalConfig,
     ExplainConfig,
@@ -31,8 +31,8 @@ def vit_eval(config: EvalConfig) -> None:
     vit-eval ckpt=outputs/cifar10-tiny split=test
     vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'
     """
-    from vit_train.evaluation.comparison import compare_checkpoints
-    from vit_train.evaluation.evaluate import evaluate_checkpoint
+    from vit_train.evaluate.compare import compare_checkpoints
+    from vit_train.evaluate.evaluate import evaluate_checkpoint
 
     if isinstance(config.ckpt, list):
         compare_checkpoints(config)
@@ -49,7 +49,7 @@ def vit_suspects(config: SuspectsConfig) -> None:
 
     Each image is classified by the runs that did not train on it.
     """
-    from vit_train.evaluation.suspects import find_suspects
+    from vit_train.evaluate.suspects import find_suspects
 
     find_suspects(config)
 
@@ -61,7 +61,7 @@ def vit_predict(config: PredictConfig) -> None:
     vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
     vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv
     """
-    from vit_train.evaluation.predict import predict_images
+    from vit_train.evaluate.predict import predict_images
 
     predict_images(config)
 
@@ -101,7 +101,7 @@ def vit_augment(config: SheetConfig) -> None:
 
     vit-augment data=cifar10 augment=strong out=augmented.png
     """
-    from vit_train.training.preview import draw_contact_sheet
+    from vit_train.run.preview import draw_contact_sheet
 
     draw_contact_sheet(config)
 
@@ -114,7 +114,7 @@ def vit_data(config: DataReportConfig) -> None:
 
     Copies are found even if they were resaved, resized or made a little brighter.
     """
-    from vit_train.training.data_report import report_data
+    from vit_train.run.data_report import report_data
 
     report_data(config)
 
@@ -139,7 +139,7 @@ def vit_inspect(config: InspectConfig) -> None:
 
     The settings are those of vit-train; no images are read.
     """
-    from vit_train.training.preview import inspect_model
+    from vit_train.run.preview import inspect_model
 
     inspect_model(config)
 
@@ -174,7 +174,7 @@ Existing files with these names are replaced.""",
     )
     with short_errors("vit-results"):
         arguments = parser.parse_args()
-        from vit_train.results.gather import gather
+        from vit_train.evaluate.gather import gather
 
         text, out = gather(arguments.runs, arguments.out, arguments.baseline)
         print(text)

@@ -27,16 +27,15 @@ from vit_train.commands.command import (
     read_command,
 )
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
-from vit_train.runs.config import (
+from vit_train.config.run import (
     CONF_DIR,
     CONTINUED,
     GROUPS,
     TrainConfig,
-    own_settings,
     register_schemas,
     to_config,
 )
-from vit_train.runs.paths import (
+from vit_train.trained.folder import (
     SUMMARY,
     Outcome,
     for_shell,
@@ -165,7 +164,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
             raise ValueError("this sweep needs validation results: choose data.val=split")
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
-        from vit_train.training.train import train_in_locked_folder
+        from vit_train.run.train import train_in_locked_folder
 
         return train_in_locked_folder(config, path)
 
@@ -182,7 +181,7 @@ def continue_begun(
     earlier = [each for each in (own, *others) if each is not None and holds_run(each)]
     if not earlier:
         return None
-    from vit_train.commands.resuming import begun_run  # rarely needed
+    from vit_train.commands.rerun import begun_run  # rarely needed
 
     with removed_if_empty(folder, is_named):
         config = new_config(composed, settings)
@@ -195,7 +194,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     require_known(composed, TrainConfig)
     if all(composed[key] is None for key in CONTINUED):
         return to_config(composed, TrainConfig)
-    from vit_train.commands.resuming import extended_config, forked_config, repeated_config
+    from vit_train.commands.rerun import extended_config, forked_config, repeated_config
 
     starts = {"config": repeated_config, "fork": forked_config, "extend": extended_config}
     config_of = next(start for key, start in starts.items() if composed[key] is not None)
@@ -204,7 +203,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     """Resume the run that `resume=` names, in the run's own folder, unless the run is finished."""
-    from vit_train.commands.resuming import changed  # rarely needed
+    from vit_train.commands.rerun import changed, own_settings  # rarely needed
 
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
@@ -217,8 +216,8 @@ def continue_run(folder: Path, named: Path | None, config: TrainConfig) -> Outco
 
     If the run is finished, print how to extend the run instead.
     """
-    from vit_train.runs.checkpoint import Checkpoint
-    from vit_train.training.train import train_in_locked_folder
+    from vit_train.run.train import train_in_locked_folder
+    from vit_train.trained.checkpoint import Checkpoint
 
     with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
@@ -299,7 +298,7 @@ def main() -> None:
 
         try:
             if AUTO in flags.overrides:
-                from vit_train.commands.seeds import run_until_decided  # rarely needed
+                from vit_train.commands.sweep import run_until_decided  # rarely needed
 
                 flags.multirun = True
                 run_until_decided(flags, run)

@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit_train.base.memory import require_images_fit
-from vit_train.base.setting import builder, sides
-from vit_train.data.config import DataConfig
+from vit_train.base.memory import require_memory
+from vit_train.base.text import counted
+from vit_train.config.data import DataConfig
+from vit_train.config.fields import builder, in_pixels, sides
 
 # Number of channels of all images.
 CHANNELS = 3
@@ -317,3 +318,22 @@ def valid_statistics(mean: Sequence[float], std: Sequence[float]) -> Statistics:
             "and each std must be positive (data.mean, data.std)"
         )
     return Statistics(mean, std)
+
+
+def require_images_fit(
+    images: int,
+    size: Sequence[int],
+    settings: str,
+    advice: str = "choose fewer or smaller images",
+) -> None:
+    """Raise ValueError if the machine's RAM is too small for this many images.
+
+    `images` is the number of images, and `size` is their height and width in pixels. The message
+    begins with `settings`, the names and values of the settings that determine these numbers, and
+    ends with `advice`.
+    """
+    require_memory(
+        images * math.prod(size) * 6,  # RGB, and a copy while its training images are split
+        f"{settings}: {counted(images, 'image')} of {in_pixels(size)}",
+        advice,
+    )

@@ -26,9 +26,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
-from vit_train.base.setting import Size
 from vit_train.base.writing import exclusive, replacing
-from vit_train.data.config import FIT, MAX_PIXELS
+from vit_train.config.data import FIT, MAX_PIXELS
+from vit_train.config.fields import Size
 from vit_train.data.dataset import ImagesOnDisk
 from vit_train.data.image_files import FORMATS, NAMED_FORMATS, warn_of
 

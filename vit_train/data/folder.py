@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
-from vit_train.base.memory import require_images_fit
-from vit_train.base.setting import sides
-from vit_train.data.config import IMAGES, FolderConfig, TableConfig
-from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.config.data import IMAGES, FolderConfig, TableConfig
+from vit_train.config.fields import sides
+from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
 from vit_train.data.decode import (
     THREADS,
     Decoded,

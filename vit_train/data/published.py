@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from vit_train.base.log import logger
 from vit_train.base.writing import exclusive, remove_partial, replacing
-from vit_train.data.config import ArchiveConfig, Cifar10Config, Stl10Config
+from vit_train.config.data import ArchiveConfig, Cifar10Config, Stl10Config
 from vit_train.data.dataset import Dataset, ImageSet, resize
 
 STALL_SECONDS = 10.0

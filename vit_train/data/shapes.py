@@ -10,9 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vit_train.base.memory import require_images_fit
-from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
+from vit_train.config.data import ShapesConfig
+from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet, require_images_fit
 
 # A figure maps coordinates u and v (n,S,S), in units of its radius, to the approximate distance
 # from its edge: negative inside, positive outside.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.text import counted
-from vit_train.data.config import DataConfig
+from vit_train.config.data import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
 
 # The usual names of splits in folders and tables, and the splits for which they stand.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import listed
-from vit_train.data.config import TAG_SEPARATORS, TableConfig
+from vit_train.config.data import TAG_SEPARATORS, TableConfig
 from vit_train.data.splits import split_of
 from vit_train.data.trees import ImageFile, Tree, by_split, class_name, folded
 

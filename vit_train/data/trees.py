@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_train.base.log import logger
 from vit_train.base.text import listed, plain_cell, printable
-from vit_train.data.config import FolderConfig
+from vit_train.config.data import FolderConfig
 from vit_train.data.image_files import (
     NAMED_AT_MOST,
     NAMED_FORMATS,

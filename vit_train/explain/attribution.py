@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vit_train.base.setting import Size
+from vit_train.config.fields import Size
 from vit_train.model.vit import VisionTransformer
 
 

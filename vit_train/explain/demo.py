@@ -8,11 +8,11 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import printable, render
 from vit_train.base.writing import write_text
+from vit_train.config.tools import ExplainConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.images import evaluated_images
-from vit_train.runs.paths import is_builtin
-from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Trained
+from vit_train.trained.folder import is_builtin
+from vit_train.trained.images import evaluated_images
+from vit_train.trained.model import Trained
 
 # The settings that templates/model.js supports.
 SUPPORTED: dict[str, tuple[object, ...]] = {

@@ -9,17 +9,17 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.text import file_name
 from vit_train.base.writing import output_folder
+from vit_train.config.tools import ExplainConfig
 from vit_train.data.decode import BrokenImage, Doubts
 from vit_train.data.image_files import image_files
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.figures.charts import Figure, save
 from vit_train.model.autoencoder import EncoderDecoder
-from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import load_on
-from vit_train.runs.paths import run_folder
-from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Trained
+from vit_train.trained.folder import run_folder
+from vit_train.trained.images import evaluated_images
+from vit_train.trained.load import load_on
+from vit_train.trained.model import Trained
 
 # The side at which a photo is shown, in pixels.
 VIEWING_SIDE = 224

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
-from vit_train.base.setting import Size
 from vit_train.base.text import counted, listed, shortened
+from vit_train.config.fields import Size
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Paired, wilson_interval
-from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
     attention_distances,
     deletion_orders,
@@ -28,13 +26,15 @@ from vit_train.explain.attribution import (
     principal_filters,
 )
 from vit_train.figures.charts import Figure
-from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
+from vit_train.figures.images import draw_distances, draw_filters, draw_maps
+from vit_train.loop.metrics import Paired, wilson_interval
+from vit_train.loop.precision import Precision
 from vit_train.model.autoencoder import Autoregressor, EncoderDecoder
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed, show_only
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.pixels import Reconstruct
+from vit_train.trained.model import Meta, Trained
 
 # The most images to explain at once.
 BATCH = 64

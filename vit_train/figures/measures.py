@@ -7,16 +7,16 @@ import numpy as np
 from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, shortened
-from vit_train.engine.metrics import (
+from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
+from vit_train.figures.images import draw_mistakes
+from vit_train.loop.metrics import (
     Classification,
     Evaluation,
     Floats,
     Integers,
     Predictions,
 )
-from vit_train.engine.tagging import Tagging
-from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
-from vit_train.figures.sheet import draw_mistakes
+from vit_train.loop.tagging import Tagging
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
 MOST_CELLS = 1000  # The drawing has at most this many pixels in a row.

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from vit_train.base.reading import Refused
+from vit_train.config.model import ViTConfig
 from vit_train.data.dataset import Statistics, valid_statistics
 from vit_train.interop.layout import Facts, Files
-from vit_train.model.config import ViTConfig
 
 # The libraries' names for activations and their classes, with this program's names.
 ACTIVATIONS = {

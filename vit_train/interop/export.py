@@ -15,14 +15,14 @@ from vit_train.base.log import logger
 from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
 from vit_train.base.writing import output_folder
+from vit_train.config.tools import ExportConfig
 from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Deployed, Format, Predictor, deployed
-from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import load
-from vit_train.runs.paths import run_folder, summary_file
-from vit_train.runs.provenance import cpu_model, today
-from vit_train.runs.settings import ExportConfig
-from vit_train.runs.trained import Meta
+from vit_train.trained.folder import run_folder, summary_file
+from vit_train.trained.images import evaluated_images
+from vit_train.trained.load import load
+from vit_train.trained.model import Meta
+from vit_train.trained.provenance import cpu_model, today
 
 RANDOM_IMAGES, BATCH = 256, 50
 # The largest difference in logits that counts as rounding error, relative to the largest logit.

@@ -18,21 +18,20 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from vit_train.base.setting import in_pixels
 from vit_train.base.text import reason
 from vit_train.base.writing import new_folder, replacing, write_text
+from vit_train.config.fields import in_pixels
+from vit_train.config.model import NORM_EPS, ViTConfig
+from vit_train.config.run import portable
 from vit_train.data.batches import Normalize
 from vit_train.interop.layout import Layout, State
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
-from vit_train.interop.pretrained import OWN, pretrained
-from vit_train.interop.weight_files import WEIGHT_FILES
+from vit_train.interop.pretrained import OWN, WEIGHT_FILES, pretrained
 from vit_train.model.build import build
-from vit_train.model.config import NORM_EPS, ViTConfig
 from vit_train.model.layers import QueryKeyValue
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs import provenance
-from vit_train.runs.config import portable
-from vit_train.runs.trained import Meta, Trained
+from vit_train.trained import provenance
+from vit_train.trained.model import Meta, Trained
 
 # A function from the model's input images to logits.
 Predictor = Callable[[Tensor], Tensor]

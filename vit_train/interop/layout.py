@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
+from vit_train.config.model import MOST_BLOCKS, ViTConfig
 from vit_train.data.dataset import Statistics
-from vit_train.model.config import MOST_BLOCKS, ViTConfig
 
 State = dict[str, Tensor]
 # One name, or three if query, key and value are separate layers.

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.model.config import ViTConfig
+from vit_train.config.model import ViTConfig
 from vit_train.model.layers import Dropout, QueryKeyValue
-from vit_train.model.pos_embed import AttentionPositions
+from vit_train.model.positions import AttentionPositions
 
 # With more tokens, `attend` is no faster than PyTorch's attention and needs too much memory.
 WRITTEN_TOKENS = 1024

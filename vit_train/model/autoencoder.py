@@ -6,12 +6,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size
+from vit_train.config.fields import Size
+from vit_train.config.model import ViTConfig
 from vit_train.model.attention import Attention
-from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
 from vit_train.model.patches import patchify, unpatchify
-from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, make_positions
+from vit_train.model.positions import POSITIONS, AbsolutePositions, make_positions
 from vit_train.model.vit import Encoder, init_weights
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.memory import require_memory
-from vit_train.base.setting import Size, builder, in_pixels
-from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
+from vit_train.config.fields import Size, builder, in_pixels
+from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.patches import grid_of
 from vit_train.model.vit import VisionTransformer
 

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size
-from vit_train.model.config import CnnConfig, FastCnnConfig, ResNetConfig
+from vit_train.config.fields import Size
+from vit_train.config.model import CnnConfig, FastCnnConfig, ResNetConfig
 from vit_train.model.layers import Head, channels_last
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vit_train.base.rng import PER_IMAGE, bernoulli, uniform
-from vit_train.base.setting import chosen
-from vit_train.model.config import ViTConfig
+from vit_train.config.fields import chosen
+from vit_train.config.model import ViTConfig
 from vit_train.model.functional import gelu_tanh
 
 
@@ -209,7 +209,7 @@ def init_normal(parameter: nn.Parameter, std: float) -> None:
 class QueryKeyValue(nn.Linear):
     """Joint projection to queries, keys and values: three matrices stacked in one."""
 
-    stacked = 3  # for Muon: see engine/optimizers.py
+    stacked = 3  # for Muon: see loop/optimizers.py
 
 
 class PreHead(nn.Sequential):

@@ -5,8 +5,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size, as_setting
-from vit_train.model.config import ViTConfig
+from vit_train.config.fields import Size, as_setting
+from vit_train.config.model import ViTConfig
 from vit_train.model.layers import channels_last, norms_of
 
 

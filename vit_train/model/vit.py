@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.setting import Size, sides
+from vit_train.config.fields import Size, sides
+from vit_train.config.model import ViTConfig
 from vit_train.model.attention import Attention
-from vit_train.model.config import ViTConfig
 from vit_train.model.layers import (
     Dropout,
     DropPath,
@@ -20,7 +20,7 @@ from vit_train.model.layers import (
     norms_of,
 )
 from vit_train.model.patches import ConvStem, PatchEmbed, grid_of, require_whole_patches, show_only
-from vit_train.model.pos_embed import (
+from vit_train.model.positions import (
     AbsolutePositions,
     AttentionPositions,
     PositionEmbedding,

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.config.model import ModelConfig, ViTConfig, require_vit
+from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.data.batches import Normalize
-from vit_train.engine.metrics import Classification, Evaluation, Predictions
-from vit_train.engine.objective import Forward
-from vit_train.engine.tagging import Tagging, TagPredictions
+from vit_train.loop.metrics import Classification, Evaluation, Predictions
+from vit_train.loop.objective import Forward
+from vit_train.loop.tagging import Tagging, TagPredictions
 from vit_train.model.build import build
-from vit_train.model.config import ModelConfig, ViTConfig, require_vit
 from vit_train.model.patches import grid_of
-from vit_train.tasks.config import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit_train.base.setting import builder
-from vit_train.model.config import ModelConfig, ViTConfig
-from vit_train.tasks.config import TaskConfig
+from vit_train.config.fields import builder
+from vit_train.config.model import ModelConfig, ViTConfig
+from vit_train.config.tasks import TaskConfig
 from vit_train.tasks.task import Task
 
 

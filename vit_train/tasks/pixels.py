@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vit_train.config.model import ModelConfig, require_vit
+from vit_train.config.tasks import AutoregressConfig, DecodeConfig, ReconstructConfig
 from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, to_device
-from vit_train.engine.metrics import Evaluation
-from vit_train.engine.objective import Forward
+from vit_train.loop.metrics import Evaluation
+from vit_train.loop.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
-from vit_train.model.config import ModelConfig, require_vit
 from vit_train.model.patches import (
     grid_of,
     patchify,
@@ -20,7 +21,6 @@ from vit_train.model.patches import (
     show_only,
     unpatchify,
 )
-from vit_train.tasks.config import AutoregressConfig, DecodeConfig, ReconstructConfig
 from vit_train.tasks.task import Task
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, DrawnBatches, EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.objective import Objective, TrainLoader
+from vit_train.loop.objective import Objective, TrainLoader
 
 
 class Task(Objective, Protocol):

@@ -1,0 +1,509 @@
+import csv
+import json
+import math
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SMALL, Run, SmallRun
+from scipy import stats
+
+from vit_train.evaluate.differences import LAST_LOOK, Difference, find_baseline
+from vit_train.evaluate.gather import gather, plots
+from vit_train.evaluate.summaries import group_runs, read_summaries
+from vit_train.evaluate.table import (
+    TERMINAL,
+    ends,
+    interval,
+    short_table,
+    table,
+    time_in_steps,
+)
+from vit_train.loop.metrics import wilson_interval
+
+
+def summary(acc: float, seed: int = 0, changes: dict[str, Any] | None = None, **more: Any) -> dict:
+    """A run's summary with changes at dotted keys, and others at its top."""
+    result = {"acc": acc, "count": 1000, "acc_interval_95": [acc - 0.03, acc + 0.03]}
+    config = {"model": {"name": "vit", "depth": 6}, "data": {"name": "shapes"}, "seed": seed}
+    content = {
+        "status": "finished", "config": config | {"task": {"name": "classify"}},
+        "parameters": 1000, "images": {"train": 500, "val": 0, "test": 1000}, "images_seen": 5000,
+        "seconds": 120.0, "selected_on": "val", "best_val": {"acc": acc, "epoch": 1},
+        "test": {"final": dict(result), "best": dict(result)},
+    }  # fmt: skip
+    for key, value in (changes or {}).items():
+        *way, last = key.split(".")
+        inner = content
+        for each in way:
+            inner = inner.setdefault(each, {})
+        inner[last] = value
+    return content | more
+
+
+def written(folder: Path, *summaries: dict) -> Path:
+    for number, each in enumerate(summaries):
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "summary.json").write_text(json.dumps(each), encoding="utf-8")
+    return folder
+
+
+def labels(*runs: dict) -> list[str]:
+    return [group.label() for group in group_runs(list(runs))]
+
+
+def sizes(*runs: dict) -> list[int]:
+    return [len(group.runs) for group in group_runs(list(runs))]
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
+    """Sorted: model.depth comes after model.name, and its numbers by size."""
+    shallow, cnn = summary(0.7, 0, {"config.model.depth": 2}), {"config.model.name": "cnn"}
+    runs = [summary(0.5, 0), summary(0.6, 1), shallow, summary(0.9, 0, cnn)]
+    assert labels(*runs) == ["model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6"]
+    assert sizes(*runs) == [1, 1, 2]
+    depths = [summary(0.5, 0, {"config.model.depth": depth}) for depth in ("auto", 10, 9, None)]
+    found = [group.settings["model.depth"] for group in group_runs(depths)]
+    assert found == [9, 10, "auto", "null"]  # numbers before words
+
+
+def test_a_run_that_is_repeated_counts_once_and_the_newest_counts(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
+    for paths in ([folder], [folder, folder / "0"]):
+        (group,) = group_runs(read_summaries(paths))
+        assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+    dates = {0.7: "2026-02-01", 0.5: "2026-01-01"}
+    runs = [summary(acc, date=date, file="summary.json") for acc, date in dates.items()]
+    (group,) = group_runs(runs)
+    assert group.values("test", "final", "acc") == [0.7]
+
+
+FOLDER = {"config.data.name": "folder", "config.data.root": "a"}
+CIFAR = {"config.data.name": "cifar10", "config.data.root": "a"}
+
+
+@pytest.mark.parametrize(
+    "one, other, groups",
+    [
+        # what changes no result
+        ({"config.device": "cuda"}, {}, 1),
+        ({"config.checkpoint.every_steps": 5}, {"config.checkpoint.every_steps": None}, 1),
+        ({"config.train.eval_batch_size": 7}, {}, 1),
+        ({"config.optim.warmup_epochs": 1}, {"config.optim.warmup_epochs": 1.0}, 1),
+        (CIFAR, CIFAR | {"config.data.root": "b"}, 1),
+        # a setting that one run does not mention has its default
+        ({"config.task.label_smoothing": 0.1}, {}, 1),
+        ({"config.task.label_smoothing": 0.0}, {}, 2),
+        # what may change a result
+        ({"config.compile": True}, {}, 2),
+        ({"precision": "bf16"}, {"precision": "fp32"}, 2),
+        (FOLDER, FOLDER | {"config.data.root": "b"}, 2),
+    ],
+)
+def test_what_may_change_a_result_makes_a_group(
+    one: dict[str, Any], other: dict[str, Any], groups: int
+) -> None:
+    assert len(sizes(summary(0.5, 0, one), summary(0.6, 1, other))) == groups
+
+
+@pytest.mark.parametrize(
+    "source, root, same", [("folder", "photos", f"/{30 * 'far/'}photos"), ("table", ".", ".")]
+)
+def test_runs_on_other_images_of_one_folder_are_no_repetitions(
+    source: str, root: str, same: str
+) -> None:
+    """A folder may have changed between two runs."""
+    photos = FOLDER | {"config.data.name": source, "config.data.root": root}
+    seeds = {2: "aaaa", 1: "aaaa", 3: "bbbb"}
+    runs = [summary(0.5, seed, photos, fingerprint=each) for seed, each in seeds.items()]
+    assert labels(*runs) == [f"root={root} (aaaa)", f"root={root} (bbbb)"]
+    groups = group_runs(runs)
+    assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
+    runs[0]["config"]["data"]["root"] = same  # the same images
+    assert labels(*runs) == [f"root={root} (aaaa)", f"root={root} (bbbb)"]
+
+
+def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() -> None:
+    for name in ("fp32", "bf16"):
+        runs = [summary(0.5, seed, precision=name) for seed in (0, 1)]
+        header, _, row = table(group_runs(runs), None).splitlines()
+        assert header.startswith("| precision |") == row.startswith("| bf16 |") == (name == "bf16")
+    mixed = group_runs([summary(0.5, precision="fp32"), runs[1]])
+    assert table(mixed, None).splitlines()[0].count("precision") == 1
+
+
+def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
+    runs = [summary(0.5)]
+    for seed, folder, epochs in ((0, "a", 30), (1, "b", 30), (0, "c", 10)):
+        before = [{"run": "first", "epochs": 5}, {"run": folder, "epochs": epochs}]
+        runs.append(summary(0.5, seed, {"config.extend": folder}, extends=before))
+    groups = group_runs(runs)
+    assert [group.settings["extend"] for group in groups] == ["10 epochs", "30 epochs", "null"]
+    assert sizes(*runs) == [1, 2, 1]
+    runs[1]["extends"][-1]["recipe"] = "3fa1b2c3"  # that the other one had is not known
+    assert sizes(*runs) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("counts, shown", [([400, 600], None), ([200, 600], "42.00 ± 2.83")])
+def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven(
+    counts: list[int], shown: str | None
+) -> None:
+    final = {"test.final.per_class_count": counts}
+    balanced = [final | {"test.final.balanced_acc": each} for each in (0.4, 0.44)]
+    runs = [summary(0.5, seed, each) for seed, each in enumerate(balanced)]
+    (row,) = cells(table(group_runs(runs), None))
+    assert row.get("balanced test accuracy, final weights (%)") == shown
+
+
+def test_folds_are_one_group_and_each_counts_once() -> None:
+    folds = [{"config.data.cv_folds": 5, "config.data.cv_fold": fold} for fold in range(3)]
+    places = ((0, 0), (0, 1), (0, 1), (1, 1))
+    runs = [summary(0.5, seed, folds[fold], file="summary.json") for seed, fold in places]
+    (group,) = group_runs(runs)
+    assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
+    assert interval(group) is None  # their training images overlap
+    only = interval(*group_runs([summary(0.5, 0, folds[2])]))
+    assert ends(only) == "47.00 to 53.00"
+
+
+def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
+    other = {"config.model": {"name": "cnn", "widths": [8], "depth": 3}}
+    runs = [summary(0.5), summary(0.6, 0, other)]
+    assert labels(*runs) == ["model=cnn, …", "model=vit, …"]
+    assert "depth" in table(group_runs(runs), None)
+
+
+def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = ("interrupted", "diverged")
+    folder = written(tmp_path, summary(0.5), *(summary(0.1, status=status) for status in ends))
+    assert len(read_summaries([folder])) == 1
+    interrupted, diverged = caplog.messages
+    assert interrupted == (
+        f"left out (interrupted): {folder / '1'}. Unless it is still training, finish it with: "
+        f"vit-train resume={folder / '1'}"
+    )
+    assert diverged == f"left out (diverged): {folder / '2'}"  # it would diverge again
+    for path, words in ((folder / "1", "of a finished run"), (folder / "no", "does not exist")):
+        with pytest.raises(ValueError, match=words):
+            read_summaries([path])
+
+
+def test_a_protocol_that_selects_on_test_says_so() -> None:
+    (row,) = cells(table(group_runs([summary(0.5, selected_on="test")]), None))
+    assert row["test accuracy, best epoch (%)"] == "50.00 (selected on test)"
+    assert not any("validation" in column for column in row)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"images_seen": each} for each in ([1, 2], "many", {})),
+        *({f"test.final.{key}": each} for key, each in (("acc", float("nan")), ("count", None))),
+    ],
+    ids=str,
+)
+def test_summaries_without_numbers_are_refused_by_their_file(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    both = [summary(0.5, seed, change) for seed in (0, 1)]
+    with pytest.raises(ValueError, match=r"summary\.json was not written by vit-train"):
+        gather([written(tmp_path, *both)], tmp_path / "out", None)
+
+
+def test_a_curve_has_the_images_seen(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5))
+    (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
+        gather([folder], None, None)
+
+
+def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
+    long = summary(0.6, 0, {"config.model.kernels": "x" * 10**6})
+    gather([written(tmp_path, summary(0.5), long)], tmp_path / "out", None)
+    assert (tmp_path / "out/results.md").stat().st_size < 2000
+
+
+def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5))
+    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")
+    (folder / "job.json").write_text('{"status": "finished"}', encoding="utf-8")
+    (folder / "gone.json").symlink_to("nowhere")
+    assert len(read_summaries([folder])) == 1
+    (folder / "0" / "summary.json").write_text("{", encoding="utf-8")
+    for path, name in ((folder / "trace.json", "trace"), (folder, "summary")):
+        with pytest.raises(ValueError, match=rf"{name}\.json is damaged"):
+            read_summaries([path])
+
+
+def test_seconds_in_steps_are_images_by_speed() -> None:
+    rows = [(100, 50), (300, 100), (300, 0), (400, 25)]  # 2 s, 2 s, no step, 4 s
+    curve = [{"images_seen": float(seen), "images_per_s": float(speed)} for seen, speed in rows]
+    assert time_in_steps(curve) == pytest.approx(8)
+
+
+def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
+    (group,) = group_runs([summary(0.5, curve=[{"train_acc": 0.7}]), summary(0.6, 1)])
+    assert group.last_epochs("train_acc") == []
+
+
+def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
+    unlabeled = []
+    for seed, loss in enumerate((0.25, 0.35)):
+        result = {"loss": loss, "count": 1000}
+        test, best = {"final": result, "best": result}, {"loss": loss, "epoch": 1}
+        unlabeled.append(summary(0.5, seed, test=test, best_val=best))
+    folder = written(tmp_path / "runs", *unlabeled)
+    shown, _ = gather([folder], tmp_path / "out", None)
+    text = (tmp_path / "out/results.md").read_text(encoding="utf-8")
+    assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
+    assert "0.3000 ± 0.0707" in shown and "interval" not in shown + text
+    with pytest.raises(ValueError, match="different measures"):
+        gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out", None)
+
+
+@pytest.mark.usefixtures("every_figure_is_drawn")
+def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "runs/0")
+    run.succeeds("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1")
+    outcome = run.succeeds("vit-results", "runs")
+    assert re.match(r"test, final weights +runs +accuracy, % +95 % interval\n.+ 2  ", outcome.out)
+    text = Path("runs/results.md").read_text(encoding="utf-8")
+    assert "| 0, 1 |" in text and "training accuracy, last epoch" in text
+    for name, size in (("results", 3000), ("curves", 10000)):
+        assert Path(f"runs/{name}.png").stat().st_size > size
+    assert [path.name for path in Path().iterdir()] == ["runs"]
+    # As they are published: X.csv beside X.json.
+    Path("kept").mkdir()
+    Path("runs/0/summary.json").rename("kept/a.json")
+    Path("runs/0/metrics.csv").rename("kept/a.csv")
+    run.succeeds("vit-results", "kept", "--out", "again")
+    assert Path("again/curves.png").exists()
+    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
+    run.fails("a.csv is damaged", "vit-results", "kept")
+
+
+@pytest.mark.parametrize("setting, same", [("num_classes=9,10", False), ("image_size=16,32", True)])
+def test_only_results_on_the_same_images_are_subtracted(run: Run, setting: str, same: bool) -> None:
+    train = ["vit-train", *SMALL, "train.epochs=1", "model.depth=1", f"data.{setting}"]
+    if same:
+        run.succeeds(*train, "-m")
+    else:
+        run.fails("on the same validation images", *train, "seed=auto")
+    assert ("other test images" in run.succeeds("vit-results", "outputs").out) != same
+
+
+@pytest.mark.parametrize("key, value", [("count", 131), ("per_class_count", [9, 8])])
+def test_early_results_on_other_numbers_of_images_are_not_subtracted(
+    run: Run, key: str, value: object
+) -> None:
+    other = {f"test.final.{key}": value, "config.model.depth": 7}
+    written(Path("runs"), summary(0.5), summary(0.6, 0, other))
+    run.says("other test images", "vit-results", "runs")
+
+
+def test_a_vit_with_few_steps_from_random_weights_is_said_to_have_learned_little(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished", "runs/0")
+    train = ["vit-train", *SMALL, "train.max_minutes=1e-9"]
+    shallow = ["model.depth=1", "train.max_minutes=null", "hydra.run.dir=runs/1"]
+    run.says("fewer than 500 steps: use train.epochs=100 or more", *train, *shallow)
+    note = "2 of 2 runs are short: a ViT from random weights learns"
+    run.says(note, "vit-results", "runs")
+    assert note in Path("runs/results.md").read_text(encoding="utf-8")
+    for enough in ("train.epochs=100", "init_from=runs/0"):
+        assert "random weights" not in run.succeeds(*train, enough).said
+
+
+def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
+    written(tmp_path / "all/a", summary(0.5))
+    written(tmp_path / "all/b", summary(0.6, 1))
+    written(tmp_path / "c", summary(0.7, 2))
+    for place, *arguments in (
+        ("all", "all/a/0", "all/b"),
+        ("all/a/0", "all/a/0/summary.json"),
+        (".", "all", "c"),
+        ("new", "all", "c", "--out", "new"),
+    ):
+        run.succeeds("vit-results", *arguments)
+        assert Path(place, "results.md").exists()
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """The table's rows by column."""
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()
+    ]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_each_column_says_what_it_is_called() -> None:
+    def run_of(seed: int, train: float, val: float, best: float, final: float, **more: Any) -> dict:
+        changes: dict[str, Any] = {"best_val.acc": val, "images_seen": 3000 + 1000 * seed}
+        for name, acc in (("final", final), ("best", best)):
+            changes |= {f"test.{name}.acc": acc}
+            changes |= {f"test.{name}.acc_interval_95": [acc - 0.02, acc + 0.03]}
+        rows = [{"train_acc": 0.11}, {"train_acc": train}]
+        return summary(0.0, seed, changes, curve=rows, seconds=60.0 + 120 * seed, **more)
+
+    cpu, gpu = {"gpu": None, "cpu": "EPYC", "threads": 2}, {"gpu": "H100", "threads": 16}
+    one = run_of(0, 0.91, 0.82, 0.73, 0.64, commit="0123456789+changes", machine=cpu)
+    (row,) = cells(table(group_runs([one]), None))
+    assert row == {
+        "parameters": "1,000", "seeds": "0", "test accuracy, final weights (%)": "64.00",
+        "95 % interval": "62.00 to 67.00", "test accuracy, best epoch (%)": "73.00",
+        "validation accuracy, best epoch (%)": "82.00",
+        "training accuracy, last epoch (%)": "91.00",
+        "images seen": "3,000", "minutes": "1.0", "cores": "2", "commit": "0123456+changes",
+        "machine": "EPYC",
+    }  # fmt: skip
+    other = run_of(1, 0.93, 0.86, 0.79, 0.72, commit="abcdefghij", machine=cpu | gpu)
+    (row,) = cells(table(group_runs([one, other]), None))
+    assert row == row | {
+        "seeds": "0, 1", "test accuracy, final weights (%)": "68.00 ± 5.66",
+        "test accuracy, best epoch (%)": "76.00 ± 4.24",
+        "validation accuracy, best epoch (%)": "84.00 ± 2.83",
+        "training accuracy, last epoch (%)": "92.00 ± 1.41",
+        "images seen": "3,500", "minutes": "1.0 to 3.0",
+        "commit": "0123456+changes, abcdefg", "machine": "EPYC, H100",
+    }  # fmt: skip
+
+
+def test_runs_that_agree_are_as_uncertain_as_one() -> None:
+    """All have seen the same 1000 test images: several runs do not make them more."""
+    runs = [summary(0.5, seed) for seed in range(4)]
+    (row,) = cells(table(group_runs(runs), None))
+    low, high = wilson_interval(500, 1000)
+    assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
+
+
+@pytest.mark.parametrize(
+    "selected, name", [("val", "validation"), ("test", "test set, each epoch")]
+)
+def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
+    rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
+    runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]
+    figures = plots(group_runs(runs))
+    (legend,) = figures["curves.png"].legends
+    title = f"solid: {name}, dashed: training; bands: lowest to highest"
+    assert legend.get_title().get_text() == title
+    (axis,) = figures["results.png"].axes
+    assert list(axis.lines[-1].get_xdata()) == [50, 50]
+
+
+POSITIONS = [{"config.model.positions": each} for each in ("learned", "none", "rotary_2d")]
+# Seeds 0 to 2 of learned positions, 1 to 3 of none, and 9 of rotary positions.
+PAIRS = [
+    *(summary(0.50 + seed / 100, seed, POSITIONS[0]) for seed in range(3)),
+    *(summary(0.44 + seed * seed / 100, seed, POSITIONS[1]) for seed in (1, 2, 3)),
+    summary(0.7, 9, POSITIONS[2]),
+]
+
+
+def test_differences_are_of_the_same_seeds() -> None:
+    groups = group_runs(PAIRS)
+    learned, none, rotary = cells(table(groups, find_baseline(groups, "positions=learned")))
+    title = "difference (95 % interval)"
+    # Of 51 and 52 %, 45 and 48 %: −6 and −4, of which Student's t is ±12.706.
+    assert none[title] == "-5.00 (-17.71 to +7.71)"
+    assert learned[title] == "baseline" and rotary[title] == "no seed in common"
+    other = cells(table(groups, find_baseline(groups, "model.positions=none")))
+    assert other[0][title] == "+5.00 (-7.71 to +17.71)"
+    for words, count in (("positions=sinusoidal", 0), ("", 0)):
+        with pytest.raises(ValueError, match=f"matches {count} rows, but must match one of: "):
+            find_baseline(groups, words)
+
+
+def test_a_difference_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.01, 0.02, 6)
+    found = stats.ttest_rel(values, np.zeros(6)).confidence_interval(0.95)
+    assert Difference(list(values)).interval == pytest.approx(tuple(found), abs=1e-5)
+    assert Difference([0.1]).interval is None and Difference([0.1]).seeds_to_detect(0.01) is None
+    assert Difference([0.1, 0.1]).seeds_to_detect(0.01) == 2
+    assert Difference([0.0, 1.0]).seeds_to_detect(0.001) is None  # they would never end
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.01, 0.03])
+def test_as_many_seeds_as_are_named_find_the_difference(spread: float) -> None:
+    """Four of five times; one seed fewer finds it less often."""
+    rng = np.random.default_rng(0)
+    values = np.array([-1, 1]) * spread / math.sqrt(2)  # whose standard deviation is the spread
+    count = Difference(list(values)).seeds_to_detect(0.01)
+    assert count is not None
+    shares = []
+    for seeds in (count, count - 1):
+        if seeds > 1:
+            results = rng.normal(0.01, spread, (4000, seeds))
+            shares.append((stats.ttest_1samp(results, 0, axis=1).pvalue < 0.05).mean())
+    assert shares[0] > 0.77 and all(share < 0.82 for share in shares[1:])
+
+
+def test_a_terminal_shows_the_table_in_80_columns() -> None:
+    groups = group_runs(
+        [
+            summary(acc, seed, {"config.model.depth": depth} | positions)
+            for depth, positions in product((2, 16), POSITIONS)
+            for seed, acc in enumerate((0.5, 0.51, 0.53))
+        ]
+    )
+    lines = short_table(groups, groups[0]).splitlines()
+    assert max(map(len, lines)) <= TERMINAL
+    words = "test, final weights runs accuracy, % 95 % interval difference depth=2,"
+    assert " ".join(" ".join(lines).split()).startswith(words)
+    assert any("If an interval includes 0" in line for line in lines)
+    assert "difference" not in short_table(groups[:1], None)  # there is nothing to compare
+
+
+def test_a_sequential_test_decides_only_what_is_clear() -> None:
+    same = Difference(list(np.random.default_rng(0).normal(0, 1, LAST_LOOK)))
+    assert not same.is_significant and not Difference([1.0, 1.0]).is_significant
+    assert Difference([1.0, 1.001, 1.002]).is_significant
+    assert Difference([-1.0, -1.001, -1.002]).is_significant
+
+
+@pytest.mark.slow
+def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
+    """Of 10,000 pairs of settings that are equally good, on 1000 test images."""
+    rng = np.random.default_rng(0)
+    correct = rng.binomial(1000, 0.6, (2, 10_000, LAST_LOOK)) / 1000
+    false = covered = 0
+    for values in correct[0] - correct[1]:
+        looks = [Difference(list(values[:count])) for count in range(2, LAST_LOOK + 1)]
+        false += any(each.is_significant for each in looks)
+        low, high = looks[1].interval or (1, 1)
+        covered += low <= 0 <= high
+    print(f"{false / 100} % decided by mistake; {covered / 100} % of the intervals hold 0")
+    assert false <= 500 and covered >= 9400
+
+
+def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
+    named = [each | {"config": each["config"] | {"name": "=1+1"}} for each in PAIRS]
+    gather([written(tmp_path, *named)], None, None)
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
+    assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
+    assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"
+    shown, _ = gather([tmp_path], None, "name==1+1,positions=none")
+    assert re.search(r"=1\+1: +3 .+ baseline\npositions=none\n", shown)
+
+
+def test_a_search_is_sorted_by_validation(tmp_path: Path) -> None:
+    rates = [0.0012345678, 0.2, 0.03, 0.001, 0.4]
+    runs = [
+        summary(
+            0.5 + rate,
+            0,
+            {"config.optim.lr": rate, "config.optim.weight_decay": 1 - rate},
+            curve=None,
+        )
+        for rate in rates
+    ]
+    shown, _ = gather([written(tmp_path, *runs)], None, None)
+    (best, *_, last) = cells((tmp_path / "results.md").read_text(encoding="utf-8"))
+    assert (best["lr"], last["lr"]) == ("0.4", "0.001") and "lr=0.00123" in shown

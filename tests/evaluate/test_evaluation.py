@@ -1,0 +1,379 @@
+"""report.html, and two classifiers compared on the same images."""
+
+import csv
+import io
+import math
+import re
+from base64 import b64decode
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import binomtest
+from torchvision.transforms.functional import hflip
+
+from vit_train.base.text import csv_text, render
+from vit_train.data.dataset import ImageSet
+from vit_train.evaluate.compare import (
+    adjusted,
+    compared,
+    differences,
+    draw_differences,
+    in_words,
+    require_same_images,
+)
+from vit_train.evaluate.evaluate import Evaluated
+from vit_train.evaluate.measuring import abstention, answered, flipped, numbers, tag_numbers
+from vit_train.evaluate.pages import evaluation_page
+from vit_train.figures.measures import result_dict
+from vit_train.loop.metrics import Classification, Evaluation, Paired, Predictions, Z
+from vit_train.loop.tagging import Tagging, TagPredictions
+
+NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
+FACTS = {
+    "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
+    "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val",
+    "classes": NAMES, "caveat": "", "command": "vit-eval",
+}  # fmt: skip
+FOCUS = {
+    "images": 256, "patches_of_half": 0.36, "middle": 0.3, "deleted": 0.1, "changed": 0.3,
+    "changed_at_random": 0.08, "p_value": 0.01,
+}  # fmt: skip
+PNG = "data:image/png;base64,cG5n"  # b"png"
+
+
+class Page(HTMLParser):
+    """Collects tags and text; every tag that is opened must be closed."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+        self.close()
+        self.words = " ".join(self.words.split())
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def result_of(labels: np.ndarray, predicted: np.ndarray, sure: float = 3.0) -> Classification:
+    return Classification.of(Predictions(labels, sure * np.eye(labels.max() + 1)[predicted]))
+
+
+PREDICTED = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
+RESULT = result_of(np.arange(30) // 10, PREDICTED)
+
+
+def html_of(
+    result: Evaluation = RESULT,
+    temperature: float | None = None,
+    run: dict[str, Any] | None = None,
+    pictures: dict[str, bytes] | None = None,
+    **more: object,
+) -> str:
+    count = result.predictions.classes if isinstance(result, Classification) else 0
+    classes = [*NAMES, *map(str, range(3, count))][:count]
+    content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
+    # Of one gray each, from black on.
+    pixels = torch.arange(result.count).view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
+    names = np.array([f"<i>{number}</i>.png" for number in range(result.count)], dtype=object)
+    images = ImageSet(pixels, torch.zeros(result.count), names=names)
+    return evaluation_page(content, result, images, run or {}, pictures or {})
+
+
+def words_of(*what: Any, **more: Any) -> str:
+    return Page(html_of(*what, **more)).words
+
+
+def test_no_text_is_markup_and_nothing_is_loaded() -> None:
+    run = {
+        "command": "vit-train <i>x</i>",
+        "commit": "<svg onload=1>",
+        "machine": {"cpu": "A&B\x1b[1m"},
+    }
+    pictures = {"coverage": b"png", "maps": b"png"}
+    one = html_of(run=run, pictures=pictures, focus=FOCUS)
+    (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
+    models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
+    settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
+    both = render(
+        "evaluation",
+        "comparison.html",
+        title="both",
+        models=models,
+        verdicts=[in_words(pair), "<i>seen</i>"],
+        settings=settings,
+        by_class=[[NAMES[2], "5.00"]],
+        pictures=pictures,
+        curves=None,
+    )
+    for page in map(Page, (one, both)):
+        tags = [tag for tag, _ in page.tags]
+        assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
+        for _, attributes in page.tags:
+            assert not any(name.startswith("on") for name in attributes)
+            for name in ("src", "href"):
+                assert str(attributes.get(name, PNG)).startswith("data:image/")
+        assert [attributes.get("src") for _, attributes in page.tags].count(PNG) == 2
+        assert all(name in page.words for name in NAMES)
+    for words in ("vit-train <i>x</i>", "<svg onload=1>", "A&B\\x1b[1m"):
+        assert words in Page(one).words
+    assert "<i>seen</i>" in Page(both).words
+
+
+def test_it_says_in_words_what_was_found() -> None:
+    words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
+    for said in (
+        *("83.33 %", "most frequent class would give an accuracy of 33.3 %"),
+        "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
+        "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
+        "Temperature scaling (T = 2, fitted on validation images)",
+        "for the mirror image gives 83.33 %",
+        "0.714",  # the precision of dog & co, 10 of 14
+    ):
+        assert said in words
+    order = ("Worst mistakes", "Position embeddings", "Training accuracy may lie below validation")
+    pictures = dict.fromkeys(("mistakes", "positions", "curves"), b"png")
+    assert re.search(".*".join(order), words_of(pictures=pictures))
+    # Of three classes with ten images each.
+    assert "five most probable" not in words and "If every class counts equally" not in words
+    assert float(change(words)[1]) < float(change(words)[2])
+
+
+def test_it_says_from_which_confidence_on_a_target_is_reached() -> None:
+    found = RESULT.predictions.calibrated(2.0)
+    rows = abstention(found, found, "test")
+    missed, low = rows[-1], {"target": 0.5, "threshold": 0.25, "val": answered(found, 0.25)}
+    page = words_of(
+        temperature=2.0,
+        abstention=[low | {"test": answered(found, 0.99)}, missed],
+        foreign={"images": 7, "folder": "<x>", "auroc": 0.75, "predicted": {"0.5": 0.1}},
+    )
+    assert "50.0 % 25.00 % 100.0 % 83.33 % 68.10 % 0.0 % 99.5 % no guarantee 100.0 %" in page
+    assert "are 7 images in <x>. In 75.0 % of all pairs" in page
+    assert "still predicted: 10.0 % with abstain=0.5." in page
+
+
+@pytest.mark.parametrize("classes", [3, 20, 21])
+def test_a_cell_of_the_matrix_opens_its_surest_images(classes: int) -> None:
+    """So do the most confused pairs; of many classes, which have no such matrix, only these."""
+    rng, numbers = np.random.default_rng(0), np.arange(240)
+    labels, predicted = numbers % classes, (numbers + rng.integers(0, 10, 240)) % classes
+    logits = rng.uniform(5, 6, (240, 1)) * np.eye(classes)[predicted]
+    html = html_of(Classification.of(Predictions(labels, logits)), pictures={"confusion": b"png"})
+    opened = re.findall(r'<section popover id="cell-(\d+)-(\d+)"(.*?)</section>', html, re.S)
+    buttons = [tag["popovertarget"] for name, tag in Page(html).tags if name == "button"]
+    assert {f"cell-{row}-{column}" for row, column, _ in opened} == set(buttons)
+    assert len(opened) == (5 if classes > 20 else len({*zip(labels, predicted, strict=True)}))
+    assert (PNG in html) == (classes > 20)
+    for row, column, section in opened:
+        own = np.flatnonzero((labels == int(row)) & (predicted == int(column)))
+        surest = own[np.argsort(-logits[own].max(axis=1))][: min(12, 800 // len(opened))]
+        names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
+        assert names == list(map(str, surest))
+        for name, webp in zip(names, re.findall(r"webp;base64,([^\"]+)", section), strict=True):
+            assert abs(np.asarray(Image.open(io.BytesIO(b64decode(webp)))) - float(name)).max() <= 3
+
+
+def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
+    rng, thresholds = np.random.default_rng(0), np.array([0.4, 0.5, 1.0])
+    found = TagPredictions(rng.random((60, 3)) < 0.5, rng.normal(size=(60, 3)))
+    html = html_of(Tagging.of(found), classes=NAMES, **tag_numbers(found, NAMES, thresholds))
+    opened = re.findall(r'<section popover id="cell-(\w+)-(\d)"(.*?)</section>', html, re.S)
+    buttons = [tag["popovertarget"] for name, tag in Page(html).tags if name == "button"]
+    assert {f"cell-{kind}-{tag}" for kind, tag, _ in opened} == set(buttons) and len(opened) == 5
+    for kind, number, section in opened:
+        tag = int(number)
+        truth, chances = found.truth[:, tag], found.probabilities[:, tag]
+        sign, given = (1, chances >= thresholds[tag]) if kind == "wrong" else (-1, truth)
+        own = np.flatnonzero((truth != (chances >= thresholds[tag])) & given)
+        surest = own[np.argsort(-sign * chances[own])][:12]
+        names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
+        assert names == list(map(str, surest))
+        assert f"{100 * chances[surest[0]]:.1f}&nbsp;%" in section
+        word = "false positives" if kind == "wrong" else "false negatives"
+        assert f"{word}: {len(own)} image" in section
+
+
+@pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])
+def test_with_many_images_it_says_on_which_side_confidence_errs(
+    right: float, sure: float, verdict: str
+) -> None:
+    labels = np.arange(400) % 2
+    predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
+    words = words_of(result_of(labels, predicted, sure), 20.0)
+    assert f"Not without calibration: predictions are correct {verdict} often than their" in words
+    before, now = map(float, change(words).groups())
+    assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
+
+
+def change(words: str) -> re.Match[str]:
+    found = re.search(r"changes the loss from ([\d.]+) to ([\d.]+), and the", words)
+    assert found
+    return found
+
+
+def test_uneven_classes_are_also_counted_alike() -> None:
+    words = words_of(result_of(np.arange(40) // 30, np.zeros(40, dtype=int)))
+    assert "75.00 %" in words
+    assert "If every class counts equally, the accuracy is 50.00 %" in words
+
+
+@pytest.mark.parametrize(
+    "images, changed, p_value, verdict",
+    [
+        (256, 0.33, 1e-9, "So the maps show patches that the predictions depend on."),
+        (256, 0.1, 0.4, "may be due to chance, so these images cannot tell"),
+        (256, 0.01, 1e-9, "So the maps do not show the patches that the predictions depend on."),
+        (12, 0.9, 1e-3, "These are too few images to tell whether"),
+    ],
+)
+def test_it_says_where_the_model_looks_and_whether_that_means_anything(
+    images: int, changed: float, p_value: float, verdict: str
+) -> None:
+    words = words_of(focus=FOCUS | {"images": images, "changed": changed, "p_value": p_value})
+    said = f"changes {100 * changed:.0f} % of the predictions; removing random patches, 8 %"
+    assert said in words and verdict in words
+
+
+def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
+    words = words_of(Evaluation(5, 0.25), pictures={"pictures": b"png"})
+    assert "0.2500" in words and "confused" not in words
+
+
+@pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
+def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
+    assert "Reproduce this" in words_of(run=summary)
+
+
+CLASSES = ("cat", "a, b", "<b>$x$</b>")
+
+
+def answers(seed: int, count: int = 60) -> Predictions:
+    """Predictions of one of several models to the same images."""
+    labels = np.random.default_rng(7).integers(0, 3, count)
+    logits = np.random.default_rng(seed).normal(size=(count, 3)) + np.eye(3)[labels]
+    return Predictions(labels, logits)
+
+
+@pytest.mark.parametrize(
+    "a, b", [(0, 0), (1, 0), (5, 5), (3, 12), (40, 61), (1200, 1310), (0, 900)]
+)
+def test_the_p_value_is_that_of_the_exact_binomial_test(a: int, b: int) -> None:
+    expected = binomtest(a, a + b).pvalue if a + b else 1.0
+    assert Paired(10_000, a, b).p_value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("a, b", [(12, 5), (0, 0), (0, 7), (30, 60)])
+def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
+    """One that only the first gets right, and one that only the second does."""
+    gains = np.array([1] * (a + 1) + [-1] * (b + 1) + [0] * (100 - a - b))
+    half = Z * gains.std() / math.sqrt(len(gains))
+    assert Paired(100, a, b).interval == pytest.approx((gains.mean() - half, gains.mean() + half))
+
+
+def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
+    three, names = [answers(seed) for seed in range(3)], [f"image {number}" for number in range(60)]
+    rows = list(csv.DictReader(io.StringIO(csv_text(differences(three, "ABC", names, CLASSES)))))
+    said = np.stack([each.predicted for each in three])
+    expected = [i for i in range(60) if len(set(said[:, i].tolist())) > 1]
+    assert [row["image"] for row in rows] == [names[i] for i in expected]
+    for i, row in zip(expected, rows, strict=True):
+        assert row["true"] == CLASSES[three[0].labels[i]]
+        for letter, each in zip("ABC", three, strict=True):
+            assert row[f"predicted_{letter}"] == CLASSES[each.predicted[i]]
+            chance = float(row[f"probability_{letter}"])
+            assert chance == pytest.approx(each.confidence[i], abs=1e-6)
+
+
+def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:
+    first, second = answers(0), answers(1)
+    only_first = np.flatnonzero(first.correct & ~second.correct)
+    images = torch.arange(60, dtype=torch.uint8).view(60, 1, 1, 1).expand(-1, 3, 8, 8)
+    for names in (("A (run)", "B ($x$)"), ("B (x)", "C (y)")):
+        found = dict(zip(names, (first, second), strict=True))
+        (axes,) = draw_differences(found, images, CLASSES).axes
+        shown = [int(image.get_array().max()) for image in axes.images]
+        worst = only_first[np.argsort(-second.losses[only_first])]
+        assert shown[: min(12, len(worst))] == worst[:12].tolist()
+        texts = [text.get_text().replace(r"\$", "$") for text in axes.texts]
+        assert texts[0] == f"Only {names[0]} is right" and f"Only {names[1]} is right" in texts
+        assert [text[:3] for text in texts[1:3]] == [f"{name[0]}: " for name in names]
+
+
+@pytest.mark.parametrize("a, b, verdict", [(5, 9, "due to chance"), (5, 30, "significant")])
+def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
+    right, found = np.eye(2)[[0] * 1000], {}
+    for name, wrong in (("A (x)", slice(a, a + b)), ("B (y)", slice(a))):
+        found[name] = Predictions(np.zeros(1000, dtype=int), right.copy())
+        found[name].logits[wrong] = [0, 1]
+    (pair,) = compared(found)
+    assert (pair["only_first"], pair["only_second"]) == (a, b)
+    words = in_words(pair)
+    assert verdict in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
+    of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
+    assert "p = 0.5 adjusted for all pairs). The difference may be due to chance." in of_many
+
+
+def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
+    content = {"data": data, "root": "data"}
+    result = Classification.of(answers(0, count=4))
+    trained = SimpleNamespace(meta=SimpleNamespace(path=name))
+    return Evaluated(None, trained, None, None, [], images, result, content)
+
+
+def test_only_answers_to_the_same_images_are_compared() -> None:
+    plain = ImageSet(torch.zeros(4, 3, 8, 8), torch.zeros(4))
+    first = evaluated("run0", plain)
+    for same in (plain, replace(plain, images=torch.zeros(4, 3, 16, 16))):  # of another size
+        require_same_images([first, evaluated("run1", same)])
+    for other in (
+        evaluated("run1", replace(plain, names=np.array([0, 1, 2, 4]))),
+        evaluated("run1", plain, data="folder"),
+        evaluated("run1", replace(plain, images=torch.ones(4, 3, 8, 8))),
+        evaluated("run1", replace(plain, labels=torch.ones(4))),
+    ):
+        with pytest.raises(ValueError, match="run0 and run1 were evaluated on different images"):
+            require_same_images([first, other])
+
+
+def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
+    counts = [(5, 30), (9, 20), (14, 15), (3, 18)]
+    plain = [Paired(1000, *each).p_value for each in counts]
+    ordered = sorted(plain)
+    steps = [min(1, (4 - rank) * p) for rank, p in enumerate(ordered)]
+    expected = [max(steps[: ordered.index(own) + 1]) for own in plain]
+    assert adjusted(plain) == pytest.approx(expected)
+    assert [p < 0.05 for p in adjusted(plain)] == [True, False, False, True]
+
+
+def test_tta_flip_mirrors_left_to_right_and_averages_probabilities() -> None:
+    images = ImageSet(torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8), torch.arange(6) % 3)
+    logits = np.random.default_rng(0).normal(size=(2, 6, 3))
+    plain, mirrored = (Predictions(images.labels.numpy(), each) for each in logits)
+
+    def measure(shown: ImageSet) -> Classification:
+        assert torch.equal(shown.images, hflip(images.images))
+        return Classification.of(mirrored)
+
+    found = np.exp(flipped(measure, images, plain).predictions.log_probabilities)
+    mean = (np.exp(plain.log_probabilities) + np.exp(mirrored.log_probabilities)) / 2
+    np.testing.assert_allclose(found, mean)

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+
+from vit_train.loop.metrics import (
+    binomial_tail,
+    interval_of_mean,
+    lower_bound,
+    student_quantile,
+    wilson_interval,
+)
+
+
+@pytest.mark.parametrize(
+    ("successes", "count", "low", "high"),
+    # statsmodels.stats.proportion.proportion_confint(..., method="wilson")
+    [(5, 10, 0.2366, 0.7634), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0)],
+)
+def test_wilson_interval(successes: int, count: int, low: float, high: float) -> None:
+    assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("successes", "count"), [(0, 0), (0, 9), (1, 3), (59, 59), (830, 1000), (24_900, 25_000)]
+)
+def test_the_lower_bound_is_the_exact_one(successes: int, count: int) -> None:
+    tail = binom.sf(successes - 1, count, 0.8)
+    assert binomial_tail(successes, count, 0.8) == pytest.approx(tail, rel=1e-9)
+    if count:
+        exact = binomtest(successes, count, alternative="greater").proportion_ci(0.95).low
+        assert lower_bound(successes, count) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),  # scipy.stats.t.ppf(0.975, freedom)
+    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (10, 2.22814), (1e9, 1.95996)],
+)
+def test_students_quantile(freedom: float, quantile: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=2e-4)
+
+
+def test_the_interval_of_a_mean_holds_what_it_says() -> None:
+    """Of three seeds with a spread, on images which all of them see: in 95 % of all repetitions."""
+    rng = np.random.default_rng(0)
+    truth, spread, count, repetitions = 0.6, 0.01, 1000, 1500
+    held = 0
+    for _ in range(repetitions):
+        images = rng.normal(0, np.sqrt(truth * (1 - truth) / count))
+        shares = truth + images + rng.normal(0, spread, size=3)
+        low, high = interval_of_mean(list(shares), count)
+        held += low < truth < high
+    assert held / repetitions == pytest.approx(0.95, abs=0.015)
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5])
+@pytest.mark.parametrize("successes", [0, 12, 20])
+def test_seeds_that_agree_leave_the_images_uncertainty(successes: int, runs: int) -> None:
+    low, high = interval_of_mean([successes / 20] * runs, 20)
+    assert (low, high) == pytest.approx(wilson_interval(successes, 20), abs=1e-4)
+    assert low < high
+
+
+def test_where_the_images_are_certain_the_interval_is_students() -> None:
+    """mean ± t₀.₉₇₅(n − 1) · s/√n, as every textbook has it."""
+    shares, s = [0.60, 0.62, 0.67], 0.0360555
+    low, high = interval_of_mean(shares, 10**12)
+    assert (low + high) / 2 == pytest.approx(0.63)
+    assert (high - low) / 2 == pytest.approx(4.30265 * s / 3**0.5, rel=1e-3)
+
+
+def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:
+    low, high = interval_of_mean([0.0, 0.5, 1.0], 100)  # which differ so much that all is possible
+    assert (low, high) == (0.0, 1.0)

@@ -1,0 +1,1 @@
+"""Every setting, declared once. Nothing here imports torch."""

@@ -1,0 +1,420 @@
+"""The settings of the data sources."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vit_train.base.text import printable
+from vit_train.config.fields import Settings, seed_setting, setting, size_setting
+
+# The default limit on an image's pixels.
+MAX_PIXELS = 64_000_000
+MAX_PIXELS_TEXT = (
+    "Largest number of pixels of an image; larger images count as files that cannot be decoded."
+)
+# A run's table of its images, in the run's folder.
+IMAGES = "images.csv"
+# How folders are read, and the separators of tags by name.
+LAYOUTS = ("auto", "classes")
+TAG_SEPARATORS = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
+# How to fit images to the shape of data.image_size.
+FIT = ("stretch", "crop", "pad")
+# How to handle files that cannot be decoded.
+ON_ERROR_CHOICES = ("stop", "skip")
+
+
+@dataclass
+class DataConfig(Settings):
+    """Settings common to all data sources; `name` selects the source."""
+
+    group: ClassVar[str] = "data"
+    # The original image size and the number of classes, if known before loading.
+    own_size: ClassVar[int | None] = None
+    own_classes: ClassVar[int | None] = None
+
+    name: str = "???"
+    root: str = setting(
+        lambda: os.environ.get("VIT_TRAIN_DATA") or "data",
+        "The folder that holds the data sets.",
+        alters="nothing",
+    )
+    download: bool = setting(
+        False,
+        "Download missing files into data.root (cifar10, cifar100 and stl10 only).",
+        alters="nothing",
+    )
+    image_size: Any = size_setting(
+        None,
+        "Size in pixels to which every image is resized while loading, one number for square "
+        "images or [height,width]; null: the original size.",
+    )
+    mean: list[float] | None = setting(
+        None,
+        "Mean of each channel, subtracted to normalize images with pixel values from 0 to 1; null: "
+        "the mean stored with the pretrained model (init_from=) or, if there is none, the mean of "
+        "the training images.",
+    )
+    std: list[float] | None = setting(
+        None,
+        "Standard deviation of each channel, by which images are divided after subtracting "
+        "data.mean; null: determined like data.mean.",
+        above=0,
+    )
+    val: str = setting(
+        "split",
+        "Validation images. split: the data set's own or, if it has none, data.val_fraction of the "
+        "training images; none: no validation and no best checkpoint; test: the test images, "
+        "to follow published protocols (results are marked as selected on test).",
+        choices=("split", "none", "test"),
+    )
+    val_fraction: float = setting(
+        0.1,
+        "Share of the training images to split off for validation (see data.val).",
+        above=0,
+        below=1,
+    )
+    cv_folds: int | None = setting(
+        None,
+        "Cross-validation: split the training images into this many stratified folds, validate on "
+        "fold data.cv_fold and train on the others; null: off.",
+        at_least=2,
+    )
+    cv_fold: int | None = setting(
+        None, "Cross-validation: number of the fold to validate on, counted from 0.", at_least=0
+    )
+    train_subset: int | None = setting(
+        None,
+        "Train on a stratified random subset of this many images, drawn after the validation "
+        "split; null: on all training images.",
+        at_least=1,
+    )
+    test_subset: int | None = setting(
+        None, "Test on a stratified random subset of this many images; null: on all.", at_least=1
+    )
+    sampler: str = setting(
+        "shuffled",
+        "The training images of an epoch. shuffled: each image once. balanced: the same number of "
+        "images, but drawn equally from all classes, so images of small classes repeat; an image "
+        "with tags counts for its rarest tag.",
+        choices=("shuffled", "balanced"),
+        kept_by_fork=False,
+    )
+    split_seed: int = seed_setting(
+        0,
+        "Seed of the splits and subsets. It is separate from seed=, so that runs with different "
+        "values of seed= use the same images.",
+    )
+
+    @property
+    def title(self) -> str:
+        """Return the name of the data set for reports."""
+        return self.name
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.root = os.path.expanduser(self.root)
+        if len(self.mean or []) != len(self.std or []):
+            raise ValueError(
+                f"data.mean={self.mean}, data.std={self.std} must both have one number per channel"
+            )
+        folds, fold = self.cv_folds, self.cv_fold
+        if (folds is None) != (fold is None) or (fold or 0) >= (folds or 1):
+            raise ValueError(
+                f"data.cv_fold={fold}, data.cv_folds={folds}: set data.cv_folds to the number of "
+                "folds, and data.cv_fold to the fold to validate on, counted from 0"
+            )
+        if folds is not None and self.val != "split":
+            raise ValueError(
+                f"data.cv_folds={folds} takes validation images from the training images: "
+                f"set data.val=split instead of data.val={self.val}"
+            )
+
+    @property
+    def selected_on(self) -> str | None:
+        """Return the split whose results select the best epoch, val or test.
+
+        Without validation, return None.
+        """
+        return {"split": "val", "test": "test", "none": None}[self.val]
+
+
+@dataclass
+class ArchiveConfig(DataConfig):
+    """Settings of a source that is downloaded as one archive."""
+
+    urls: list[str] = setting(
+        list,
+        "URLs of the archive, tried in this order; each download must have the published MD5.",
+        alters="nothing",
+    )
+
+
+@dataclass
+class Cifar10Config(ArchiveConfig):
+    """CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images, 32×32, 10 classes."""
+
+    own_size: ClassVar[int] = 32
+    own_classes: ClassVar[int] = 10
+
+    builds = "vit_train.data.published:load_cifar"
+
+    name: str = "cifar10"
+
+
+@dataclass
+class Cifar100Config(Cifar10Config):
+    """CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 test images, 32×32, 100 classes."""
+
+    own_classes: ClassVar[int] = 100
+
+    name: str = "cifar100"
+
+
+@dataclass
+class Stl10Config(ArchiveConfig):
+    """STL-10 (Coates, Ng and Lee 2011): 5,000 training and 8,000 test images, 96×96, 10 classes."""
+
+    own_size: ClassVar[int] = 96
+    own_classes: ClassVar[int] = 10
+
+    builds = "vit_train.data.published:load_stl10"
+
+    name: str = "stl10"
+    fold: int | None = setting(
+        None,
+        "Train only on the official fold with this number, 0 to 9 (1,000 images); null: on all "
+        "5,000.",
+        at_least=0,
+        at_most=9,
+    )
+    unlabeled: bool = setting(
+        False,
+        "In tasks without labels, also train on the 100,000 unlabeled images (2.8 GB on disk).",
+    )
+
+
+@dataclass
+class FolderConfig(DataConfig):
+    """Your own images: root/train/CLASS/* and root/test/CLASS/*, or only root/CLASS/*."""
+
+    builds = "vit_train.data.folder:load_folder"
+
+    name: str = "folder"
+    root: str = setting(
+        "", "The folder that holds your images, one folder per class.", alters="nothing"
+    )
+    layout: str = setting(
+        "auto",
+        "What the folders in data.root are. auto: splits if they are called train, val or test or "
+        "similarly, otherwise classes; classes: all are classes (no effect with data=table).",
+        choices=LAYOUTS,
+    )
+    image_size: Any = size_setting(
+        64,
+        "Size in pixels to which images are scaled, one number for square images or "
+        "[height,width]; see data.fit.",
+    )
+    fit: str = setting(
+        "stretch",
+        "How to fit images to the shape of data.image_size: stretch them, crop them "
+        "to the largest central part of that shape, or pad them with gray.",
+        choices=FIT,
+    )
+    white_level: int | None = setting(
+        None,
+        "In grayscale images of more than 8 bits, the value that becomes white; null: the largest "
+        "value of the smallest bit depth (10, 12, 14 or 16) that holds all training images.",
+        at_least=1,
+        at_most=65535,
+    )
+    test_fraction: float = setting(
+        0.1,
+        "Share of the images to split off for testing if root has no test/ or val/ folder.",
+        above=0,
+        below=1,
+    )
+    on_error: str = setting(
+        "stop",
+        "What to do with files that cannot be decoded: stop and list them, or skip them.",
+        choices=ON_ERROR_CHOICES,
+    )
+    max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+    group_by: str | None = setting(
+        None,
+        "A regular expression for the part of a file's path that names its patient or object, such "
+        "as 'patient\\d+': images of one group are never in two splits or folds; null: no groups.",
+    )
+    split_as: str | None = setting(
+        None,
+        "An earlier run's folder: its images keep their splits, and only new files are assigned. "
+        "null: all files are assigned.",
+    )
+    cache: bool = setting(
+        False,
+        "Cache decoded images on disk: later runs start faster, and images need not fit into "
+        "memory.",
+        alters="nothing",
+    )
+
+    @property
+    def title(self) -> str:
+        return printable(Path(self.root).resolve().name) or self.name
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.root:
+            raise ValueError("data.root=FOLDER must name the folder that holds your images")
+        if self.image_size is None:  # OmegaConf accepts null for it
+            raise ValueError("data.image_size must not be null for data=folder: set it to 64, say")
+
+
+@dataclass
+class TableConfig(FolderConfig):
+    """Images in a CSV file with the columns path and label, optionally split, group and weight.
+
+    Some other usual names of these columns are accepted, too. A column tags instead of label holds
+    any number of tags, separated by "|"; see task=tags.
+    """
+
+    name: str = "table"
+    file: str = setting(
+        "",
+        "The CSV file; its column split holds train, val or test, and its column weight the weight "
+        "of each image in the training loss.",
+        alters="nothing",
+    )
+    root: str = setting(
+        "",
+        "The folder to which the paths are relative; empty: the file's folder.",
+        alters="nothing",
+    )
+    tag_separator: str | None = setting(
+        None,
+        "What separates the tags in a cell: bar (|), comma, semicolon or space. null: bar, but "
+        "refuse a table without any whose tags seem to be separated otherwise.",
+        choices=tuple(TAG_SEPARATORS),
+    )
+    group_by: str | None = setting(
+        "group",
+        "The column, if there is one, that names an image's patient or object: images of one group "
+        "are never in two splits or folds.",
+    )
+
+    @property
+    def title(self) -> str:
+        return printable(Path(self.file).stem)
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            raise ValueError("data.file=FILE must name a CSV file with the columns path and label")
+        self.file = os.path.expanduser(self.file)
+        self.root = self.root or str(Path(self.file).parent)
+        super().__post_init__()
+
+
+@dataclass
+class ShapesConfig(DataConfig):
+    """The built-in data: geometric shapes, drawn from a seed."""
+
+    own_size: ClassVar[int] = 32
+
+    builds = "vit_train.data.shapes:load_shapes"
+
+    name: str = "shapes"
+    image_size: Any = size_setting(None, "Side of the drawn images in pixels; null: 32.")
+    num_classes: int = setting(10, "Number of kinds of shapes, 2 to 10.", at_least=2, at_most=10)
+    train_images: int = setting(10_000, "Number of training images to draw.", at_least=1)
+    test_images: int = setting(2_000, "Number of test images to draw.", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = self.image_size
+        if size is not None and (isinstance(size, list) or size < 16):
+            raise ValueError(f"data.image_size={size} must be one number of at least 16 for shapes")
+
+
+# All choices of data=.
+DATA_CONFIGS: dict[str, type[DataConfig]] = {
+    "cifar10": Cifar10Config,
+    "cifar100": Cifar100Config,
+    "stl10": Stl10Config,
+    "folder": FolderConfig,
+    "table": TableConfig,
+    "shapes": ShapesConfig,
+}
+
+
+@dataclass
+class AugmentConfig(Settings):
+    """Settings of augmentation, in the order of its steps; each image has its own random draws."""
+
+    group: ClassVar[str] = "augment"
+    kept_by_fork = False
+
+    crop_padding: int = setting(
+        4,
+        "Pad every side by this many black pixels, then crop to the image size at a random "
+        "position.",
+        at_least=0,
+    )
+    flip: bool | str = setting(
+        True,
+        "true: mirror each image with probability ½; alternate: mirror a random half of the images "
+        "in odd epochs and the other half in even epochs, so that two epochs show both sides of "
+        "each image (Jordan 2024); false: never.",
+        choices=(True, False, "alternate"),
+    )
+    crop_scale: float | None = setting(
+        None,
+        "Crop a random rectangle with at least this share of the image's area, and stretch the "
+        "rectangle to the image size; null: off.",
+        above=0,
+        at_most=1,
+    )
+    policy: str = setting(
+        "none",
+        "Color and geometric operations: none, randaugment, trivialaugment or autoaugment.",
+        choices=("none", "randaugment", "trivialaugment", "autoaugment"),
+    )
+    policy_epochs: int | None = setting(
+        None,
+        "Number of epochs after which augment.policy is turned off; null: never.",
+        at_least=1,
+    )
+    magnitude: int = setting(
+        9,
+        "Strength of the operations, 0 to 30; only for augment.policy=randaugment.",
+        at_least=0,
+        at_most=30,
+    )
+    erase_prob: float = setting(
+        0.0,
+        "Random erasing: probability of replacing a rectangle of the image with the mean color.",
+        at_least=0,
+        at_most=1,
+    )
+    mixup_alpha: float | None = setting(
+        None,
+        "Mixup: the mixing proportion of each image is drawn from Beta(α, α) with this α; null: "
+        "off. If cutmix_alpha is also set, each image gets either Mixup or CutMix, with equal "
+        "chances.",
+        above=0,
+    )
+    cutmix_alpha: float | None = setting(
+        None,
+        "CutMix: the mixing proportion of each image is drawn from Beta(α, α) with this α; null: "
+        "off.",
+        above=0,
+    )
+    mix_prob: float = setting(
+        1.0,
+        "Probability that Mixup or CutMix mixes an image with another image.",
+        at_least=0,
+        at_most=1,
+    )
+    mix_epochs: int | None = setting(
+        None,
+        "Number of epochs after which Mixup and CutMix are turned off; null: never.",
+        at_least=1,
+    )

@@ -1,0 +1,393 @@
+"""The settings of `vit-train`, their schemas, and the folder of YAML presets."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from vit_train.base.reading import flatten, require_config
+from vit_train.config.data import DATA_CONFIGS, AugmentConfig, DataConfig, ShapesConfig
+from vit_train.config.fields import Settings, seed_setting, setting
+from vit_train.config.model import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConfig
+from vit_train.config.tasks import TASK_CONFIGS, ClassifyConfig, TaskConfig
+from vit_train.config.training import (
+    DEVICE_TEXT,
+    DEVICES,
+    OPTIM_CONFIGS,
+    PRECISIONS,
+    AdamWConfig,
+    CheckpointConfig,
+    DistributedConfig,
+    LoopConfig,
+    OptimConfig,
+)
+
+# The only classes that a group's `name` can select.
+CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
+    "model": MODEL_CONFIGS,
+    "task": TASK_CONFIGS,
+    "data": DATA_CONFIGS,
+    "optim": OPTIM_CONFIGS,
+}
+# The groups on which predictions depend; evaluation needs neither the optimizer nor the data.
+PREDICTING = ("model", "task")
+# All groups of a training run.
+GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
+# The settings that name an earlier run, whose settings the command starts from.
+CONTINUED = ("resume", "extend", "fork", "config")
+# The argument that names modules with the user's own parts.
+IMPORT = "import="
+# Groups that did not exist when some published results were made, and their only choice then.
+UNNAMED = {"optim": "adamw"}
+# Settings that earlier versions had, with the value that is now built in.
+RETIRED: dict[str, Any] = {
+    "model.norm_affine": True,
+    "model.zero_branches": False,
+    "data.val_subset": None,
+    "data.draw_seed": 0,
+    "augment.num_ops": 2,
+    "augment.erase_area": 0.33,
+    "optim.beta1": 0.9,
+    "train.max_skips": 10,
+}
+# Settings for fine-tuning all weights of a pretrained model, unless they are set, and those that
+# only suit AdamW. Chosen on validation images of two tasks with 400 training images each.
+FINE_TUNING: dict[str, Any] = {"optim.layer_decay": 0.75, "train.epochs": 20}
+ADAMW_TUNING: dict[str, Any] = {"optim.lr": 3e-4, "optim.head_lr_scale": 10.0}
+# Descriptions of settings that have no default.
+NEEDED = {
+    "ckpt": "PATH, a run's folder or a checkpoint",
+    "images": "FILES, a folder, or - for paths on standard input",
+    "task.teacher": "RUN, a trained classifier",
+}
+# In the wheel, conf/ is a subpackage; in a checkout, it is at the top level.
+CONF_DIR = next(filter(Path.is_dir, (top / "conf" for top in Path(__file__).parents[1:3])))
+
+
+@dataclass
+class TrainConfig(Settings):
+    """All settings of `vit-train`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: LoopConfig = field(default_factory=LoopConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    resume: str | None = setting(
+        None, "Resume this unfinished run (its folder or one of its checkpoints) with its settings."
+    )
+    extend: str | None = setting(
+        None,
+        "Continue training from the end of this finished run (its folder) for train.epochs more "
+        "epochs, in a new folder.",
+    )
+    fork: str | None = setting(
+        None,
+        "Continue a copy of this run (its folder or one of its checkpoints) in a new folder, "
+        "changing only the settings on the command line.",
+    )
+    config: str | None = setting(
+        None,
+        "Start a new run with the settings of this run (its folder or config.yaml), changing "
+        "only the settings on the command line.",
+    )
+    name: str | None = setting(
+        None,
+        "Name of the run, used for its folder and in the tables of vit-results; null: no name.",
+        alters="nothing",
+    )
+    notes: str | None = setting(
+        None,
+        "The purpose of the run, shown in results.md by vit-results (a text with commas needs two "
+        "pairs of quotes: notes=\"'a, b'\"); null: no note.",
+        alters="nothing",
+    )
+    trackers: list[str] = setting(
+        list,
+        "Also send the curves to these trackers, each an installed package: trackio (local), "
+        "wandb or mlflow.",
+        choices=("trackio", "wandb", "mlflow"),
+        alters="nothing",
+    )
+    init_from: str | None = setting(
+        None,
+        "Start from pretrained weights: a run (its folder or a checkpoint), a file or folder "
+        "of another library, timm:NAME, or builtin:cifar10; null: random weights.",
+    )
+    seed: int = seed_setting(
+        0, "Seed for the initial weights, the order of the images, augmentation and dropout."
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES, alters="nothing")
+    precision: str = setting(
+        "auto",
+        "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
+        "supports bf16, or on a CPU that multiplies at least 1.2 times as fast in bf16 as in fp32 "
+        "(measured at the start); fp16 on V100 and T4; otherwise fp32.",
+        choices=PRECISIONS,
+        alters="machine",
+    )
+    compile: bool | str = setting(
+        "auto",
+        "Compile the model before training: true, false, or auto (only on a GPU). On a CPU, "
+        "compiling takes up to a minute and did not make steps faster; its effect on a GPU has "
+        "not been measured.",
+        choices=("auto", True, False),
+        alters="machine",
+    )
+    deterministic: bool = setting(
+        False,
+        "Make runs on a GPU reproducible bit for bit, at some cost in speed. Runs on a CPU are "
+        "always reproducible on the same CPU model with the same number of cores.",
+        alters="machine",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
+            raise ValueError(
+                "task.class_weights=auto and data.sampler=balanced both compensate for "
+                "uneven classes: choose one of them"
+            )
+        if self.train.patience is not None and self.data.val == "none":
+            raise ValueError(
+                f"train.patience={self.train.patience} needs validation images, but data.val=none "
+                "does not hold out any: choose data.val=split"
+            )
+
+
+def with_defaults(config: TrainConfig) -> TrainConfig:
+    """Fill in the groups that a config made in Python leaves unset.
+
+    The defaults are a Vision Transformer that classifies generated shapes, trained with AdamW. Data
+    sources without download URLs get those of their presets.
+    """
+    parts: dict[str, Any] = {
+        "model": ViTConfig,
+        "task": ClassifyConfig,
+        "data": ShapesConfig,
+        "optim": AdamWConfig,
+    }
+    left_open = (part for part in parts if getattr(config, part).name == MISSING)
+    config = replace(config, **{part: parts[part]() for part in left_open})
+    if getattr(config.data, "urls", None) == []:  # a preset has them, but Python reads none
+        config = with_settings(config, {"data.urls": preset_urls(config.data.name)})
+    return config
+
+
+def readable(config: TrainConfig) -> TrainConfig:
+    """Check a config made in Python, and return it as it would be read from a checkpoint.
+
+    Raise ValueError if a group has an unregistered class, or if a value has the wrong type.
+    """
+    for group, classes in CHOSEN_BY_NAME.items():
+        kind = type(getattr(config, group))
+        if kind not in classes.values():
+            raise ValueError(
+                f"register {kind.__name__} under a unique name ({group.upper()}_CONFIGS[NAME] = "
+                f"{kind.__name__}), or this run's checkpoints cannot be loaded"
+            )
+    return from_checkpoint(asdict(config))
+
+
+# Hydra takes milliseconds to store each of these, and a program may call several commands.
+store = cache(ConfigStore.instance().store)
+
+
+def declared() -> dict[str, Mapping[str, Any]]:
+    """Map the key of every setting, such as "optim.lr", to what its field declares; see `setting`.
+
+    The settings of all choices are included, and the groups themselves, such as "optim".
+    """
+    groups = (get_type_hints(TrainConfig)[each.name] for each in fields(TrainConfig))
+    chosen = (kind for classes in CHOSEN_BY_NAME.values() for kind in classes.values())
+    found: dict[str, Mapping[str, Any]] = {}
+    for kind in (TrainConfig, *filter(is_dataclass, groups), *chosen):
+        found[kind.group] = {"kept_by_fork": kind.kept_by_fork}
+        for each in fields(kind):
+            own = {key: value for key, value in each.metadata.items() if value is not None}
+            kept = kind.kept_by_fork or each.name == "name"  # another choice has another state
+            found[f"{kind.group}.{each.name}".removeprefix(".")] = {"kept_by_fork": kept, **own}
+    return found
+
+
+def may_change(key: str, argument: str) -> bool:
+    """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
+
+    resume= allows only settings that change results by no more than rounding, or that depend on the
+    machine, because another machine may not support the run's own; the summary records the
+    precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
+    allows all settings.
+    """
+    says = declared().get(key, {})
+    if argument == "config" or says.get("alters", "results") != "results":
+        return True
+    return argument != "resume" and not says.get("kept_by_fork", True)
+
+
+def register_schemas() -> None:
+    """Register the settings' dataclasses with Hydra.
+
+    Defaults then come from the dataclasses, and the YAML files in conf/ hold only presets.
+    """
+    store(name="train_schema", node=TrainConfig)
+    for group, classes in CHOSEN_BY_NAME.items():
+        for name, node in classes.items():
+            store(name=f"{group}_{name}_schema", node=node)
+            if not (CONF_DIR / group / f"{name}.yaml").exists():
+                store(group=group, name=name, node=node)
+
+
+Config = TypeVar("Config")
+
+
+def preset_urls(source: str) -> list[str]:
+    """Return the download URLs in the installed preset of a data source, or [] without URLs."""
+    file = CONF_DIR / "data" / f"{source}.yaml"
+    preset: Any = OmegaConf.load(file) if file.is_file() else {}
+    return list(preset.get("urls", []))
+
+
+def to_config(config: DictConfig, kind: type[Config]) -> Config:
+    """Convert a composed config to the dataclass `kind`; raise ValueError for an invalid config."""
+    # A group's name is chosen through the group: model=tiny.
+    missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
+    if missing:
+        needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in missing)
+        raise ValueError(f"missing: {', '.join(needed)}")
+    result = OmegaConf.to_object(config)
+    assert isinstance(result, kind)
+    for group, classes in CHOSEN_BY_NAME.items():
+        part: Any = getattr(result, group, None)
+        if type(part) in classes.values() and classes.get(part.name) is not type(part):
+            raise ValueError(
+                f"{group}.name={part.name} cannot be set: use {group}=NAME instead; a class of "
+                "your own needs its NAME as the default of its field `name`"
+            )
+    return result
+
+
+def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
+    """Return the schema of a saved run's config: the settings of the run's choices, with defaults.
+
+    A choice that is not registered, such as a user's own model, has an unknown schema. If the group
+    of this choice is in `needed`, raise ValueError. Otherwise, use only the settings that all
+    choices of the group share.
+    """
+    chosen = {}
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = stored.get(group, {})
+        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
+        if not isinstance(name, str) or (group in needed and name not in classes):
+            raise ValueError(
+                f"the config's {group} must be one of: {', '.join(classes)}; if your own "
+                "module registers another one, add import=MODULE"
+            )
+        if name in classes:
+            chosen[group] = classes[name]
+    return schema(tuple(chosen.items()))
+
+
+@cache
+def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
+    """Return the config schema for `chosen`, pairs of a group and a class.
+
+    The schema is cached, because building it takes 30 ms, and a folder of runs has many configs.
+    Callers must not change the schema.
+    """
+    return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
+
+
+def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
+    """Convert the config in a checkpoint to a TrainConfig; raise ValueError for an invalid config.
+
+    For a choice that is not registered in this program, such as a user's own model, keep only the
+    settings that all choices of the group share. If the group is in `needed`, raise ValueError
+    instead.
+    """
+    require_config(stored, "the config")
+    schema = schema_of(stored, needed)
+    config = without_retired(stored)
+    for group in CHOSEN_BY_NAME.keys() - needed:
+        if group in stored and stored[group].get("name") not in CHOSEN_BY_NAME[group]:
+            known = schema[group].keys()
+            config[group] = {key: value for key, value in stored[group].items() if key in known}
+    return to_config(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
+
+
+def without_retired(stored: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a saved run's settings those in RETIRED that have the value built in now.
+
+    A setting with another value stays, so that it is named where it is not known.
+    """
+    current = dict(stored)
+    for key, value in RETIRED.items():
+        group, _, name = key.partition(".")
+        settings = current.get(group)
+        if isinstance(settings, dict) and settings.get(name, ...) == value:
+            current[group] = {each: settings[each] for each in settings if each != name}
+    return current
+
+
+def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
+    """Return the default value of every setting, given a saved run's choice for each group."""
+    return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
+
+
+def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
+    """Return the config with other values for some settings, such as {"model.depth": 4}."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        group, _, name = key.partition(".")
+        groups.setdefault(group, {})[name] = value
+    # All settings of a group at once, because some values are allowed only together.
+    changes = {group: replace(getattr(config, group), **each) for group, each in groups.items()}
+    return replace(config, **changes)
+
+
+def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
+    """In `settings`, replace model.norm_eps=null with NORM_EPS, and return `settings`.
+
+    A run without pretrained weights saves NORM_EPS in place of null.
+    """
+    model = settings.get("model")
+    if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
+        model["norm_eps"] = NORM_EPS
+    return settings
+
+
+FEW_STEPS = 500
+
+
+def few_steps_note(config: dict[str, Any], steps: int) -> str:
+    """Return a note for a run that trains a ViT from random weights for few steps; else ""."""
+    is_random = all(config.get(key) is None for key in ("init_from", "extend", "fork"))
+    if steps < FEW_STEPS and is_random and config["model"]["name"] == "vit":
+        return f"a ViT from random weights learns little in fewer than {FEW_STEPS} steps"
+    return ""
+
+
+def portable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's settings without the paths on the machine that trained the model."""
+    named = {
+        group: {
+            key: Path(value).name if key in ("teacher", "file", "split_as") and value else value
+            for key, value in config[group].items()
+        }
+        for group in ("task", "data")
+    }
+    named["data"] |= {"root": "data", "download": False}
+    return config | named | dict.fromkeys(("init_from", *CONTINUED))
+
+
+def keys_of(overrides: Sequence[str]) -> list[str]:
+    """Return the names of the settings and groups in `overrides`; for a={b: 1}, return a.b."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]

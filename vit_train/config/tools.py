@@ -1,0 +1,340 @@
+"""The settings of all commands except `vit-train`."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from vit_train.config.data import (
+    LAYOUTS,
+    MAX_PIXELS,
+    MAX_PIXELS_TEXT,
+    ON_ERROR_CHOICES,
+    TAG_SEPARATORS,
+    AugmentConfig,
+    DataConfig,
+)
+from vit_train.config.fields import Settings, seed_setting, setting, size_setting
+from vit_train.config.run import CONTINUED, TrainConfig
+from vit_train.config.training import DEVICE_TEXT, DEVICES, PRECISIONS
+
+# The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
+WEIGHTS = ("auto", "ema", "raw")
+# The accuracies for which vit-eval chooses a threshold, below which vit-predict may abstain.
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
+# The most checkpoints that vit-eval compares.
+MOST_COMPARED = 8
+
+
+@dataclass
+class TrainedConfig(Settings):
+    """Settings of all commands that load a trained model."""
+
+    ckpt: str = setting(
+        "???",
+        "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
+        "newest finished run), or builtin:cifar10.",
+    )
+    weights: str = setting(
+        "auto", "The weights: auto (EMA if available), ema, or raw.", choices=WEIGHTS
+    )
+
+
+@dataclass
+class EvalDataConfig(Settings):
+    """Settings of the images to evaluate; null stands for the run's own value."""
+
+    group: ClassVar[str] = "data"
+
+    name: str | None = setting(
+        None, "The source of the images, for example folder; null: the run's own source."
+    )
+    root: str | None = setting(None, "The folder that holds the images; null: as in training.")
+    file: str | None = setting(
+        None, "The CSV file that lists the images; null: the run's own (data.name=table)."
+    )
+    layout: str | None = setting(
+        None,
+        "classes: every folder in data.root is a class; null: as in training.",
+        choices=LAYOUTS,
+    )
+    tag_separator: str | None = setting(
+        None,
+        "What separates the tags in a cell of the CSV file; null: as in training.",
+        choices=tuple(TAG_SEPARATORS),
+    )
+    download: bool = setting(
+        False,
+        "Download missing images. The run's own value is ignored, because the run may be "
+        "somebody else's.",
+    )
+    image_size: Any = size_setting(
+        None,
+        "The image size; null: as in training. At another size, learned positions are "
+        "interpolated.",
+    )
+    on_error: str | None = setting(
+        None,
+        "What to do with image files that cannot be decoded: stop and list them, or skip them; "
+        "null: as in training.",
+        choices=ON_ERROR_CHOICES,
+    )
+    max_pixels: int | None = setting(
+        None,
+        "Treat image files with more pixels than this as files that cannot be decoded.",
+        at_least=1,
+    )
+    test_subset: int | None = setting(
+        None, "Use only this many test images, stratified by class.", at_least=1
+    )
+
+
+@dataclass
+class EvalConfig(TrainedConfig):
+    """All settings of `vit-eval`; null stands for the value used in training."""
+
+    ckpt: Any = setting(
+        "???",
+        "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
+        "newest finished run), or builtin:cifar10; [A,B] compares several, with a significance "
+        "test.",
+    )
+    split: str = setting(
+        "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")
+    )
+    batch_size: int | None = setting(
+        None, "Number of images per batch; null: the run's train.eval_batch_size.", at_least=1
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    precision: str | None = setting(
+        None,
+        "auto, fp32, tf32, bf16 or fp16; null: the run's precision, or fp32 if the device does not "
+        "support it; for a run in bf16, null means auto. Only with null is the calibration saved.",
+        choices=PRECISIONS,
+    )
+    tta: str = setting(
+        "none",
+        "Test-time augmentation, reported separately: none, or flip (the mean of the "
+        "probabilities of an image and its mirror image).",
+        choices=("none", "flip"),
+    )
+    robustness: bool = setting(
+        False,
+        "Also evaluate on images corrupted in eight ways, at five severities each (40 "
+        "evaluations).",
+    )
+    foreign: str | None = setting(
+        None,
+        "A folder of out-of-distribution images: also report how well the confidence tells them "
+        "from the evaluated images.",
+    )
+    out: str | None = setting(
+        None,
+        "The folder to write into, with subfolders A, B and so on for several checkpoints; "
+        "null: a folder in the run's folder, such as eval-test/.",
+    )
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # A run in a sweep has a number for a name.
+        several = isinstance(self.ckpt, list)
+        self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
+        if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
+            raise ValueError(f"ckpt=[A,B,…] must name 2 to {MOST_COMPARED} checkpoints")
+        if several and (self.tta != "none" or self.robustness or self.foreign):
+            raise ValueError(
+                "tta=, robustness= and foreign= work with one checkpoint only, not with ckpt=[A,B]"
+            )
+
+
+@dataclass
+class SuspectsConfig(Settings):
+    """All settings of `vit-suspects`."""
+
+    runs: str = setting(
+        "???",
+        "The folder of a cross-validation: runs with data.cv_fold=0, 1 and so on. Runs of the same "
+        "fold are averaged.",
+    )
+    out: str | None = setting(
+        None, "The folder to write into; null: suspects/ in the folder of the runs."
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+
+@dataclass
+class PredictConfig(TrainedConfig):
+    """All settings of `vit-predict`."""
+
+    images: Any = setting(
+        "???",
+        "An image file, a folder, a pattern such as photos/*.jpg, a list such as [A,B], or - to "
+        "read paths from standard input.",
+    )
+    out: str | None = setting(
+        None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
+    )
+    topk: int = setting(3, "Number of most probable classes to show (not for tags).", at_least=1)
+    abstain: float | None = setting(
+        None,
+        "Predict only if the confidence is so high that, on images like the run's validation "
+        f"images, at least this share ({', '.join(map(str, TARGETS))}) of the predictions is "
+        "correct with 95 % certainty; otherwise, print unsure. Run vit-eval first.",
+        choices=TARGETS,
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.out is not None and not self.out.endswith((".csv", ".jsonl")):
+            raise ValueError(f"out={self.out} must end in .csv or .jsonl")
+
+
+# The settings of `vit-explain` that have no effect with html=.
+PICTURED = ("images", "method", "layer", "target", "score", "out")
+
+
+@dataclass
+class ExplainConfig(TrainedConfig):
+    """All settings of `vit-explain`."""
+
+    images: Any = setting(
+        None,
+        "Images to explain, as for vit-predict; null: a fixed sample of the run's test images.",
+    )
+    count: int = setting(12, "Maximum number of images to draw.", at_least=1, at_most=1000)
+    method: str = setting(
+        "relevance",
+        "relevance: the regions that raised the class's logit; rollout: attention combined "
+        "over all layers; attention: the attention of one layer (layer=); "
+        "all: all three side by side.",
+        choices=("relevance", "rollout", "attention", "all"),
+    )
+    layer: int = setting(
+        -1,
+        "The layer for method=attention or all, or a decoder's layer, counted from 1, or from the "
+        "end if negative.",
+    )
+    target: str | None = setting(
+        None,
+        "The class to explain; null: the predicted class (a class called null needs two pairs of "
+        "quotes: target=\"'null'\").",
+    )
+    score: int = setting(
+        0,
+        "Also score the method on this many test images: by deleting the marked patches and, for "
+        "data=shapes, by the pointing game (is the highest patch on the object?); 0: no score.",
+        at_least=0,
+    )
+    out: str | None = setting(
+        None,
+        "The folder for maps.png, distances.png and filters.png; null: a folder in the run's "
+        "folder, such as explain/.",
+    )
+    html: str | None = setting(
+        None,
+        "Instead of pictures, write a web page to this .html file. The page runs the model in the "
+        "browser, on `count` test images and on any photo.",
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+    max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.html is not None and not self.html.endswith(".html"):
+            raise ValueError(f"html={self.html} must end in .html")
+        given = (key for key in PICTURED if getattr(self, key) != getattr(ExplainConfig, key))
+        if self.html is not None and (useless := ", ".join(f"{key}=" for key in given)):
+            raise ValueError(f"html= writes only a page with test images: leave out {useless}")
+        if self.target is not None and self.score:
+            raise ValueError("score= is for maps of the predicted class: leave out target=")
+        if self.target is not None and self.method not in ("relevance", "all"):
+            raise ValueError(
+                f"method={self.method} draws the same map for every class: leave out target="
+            )
+
+
+@dataclass
+class ExportConfig(TrainedConfig):
+    """All settings of `vit-export`."""
+
+    format: str = setting(
+        "onnx",
+        "The format: onnx; onnx_int8 (weights of 8 bits); torch (a torch.export program); "
+        "safetensors (the weights, under vit_train's names); timm or hf (a folder that timm or "
+        "Hugging Face opens).",
+        choices=("onnx", "onnx_int8", "torch", "safetensors", "timm", "hf"),
+    )
+    out: str | None = setting(
+        None,
+        "The file or folder to write; null: model.onnx or similar, in export/ in the run's folder.",
+    )
+    normalize: bool = setting(
+        True,
+        "With onnx, onnx_int8 and torch: if true, the exported model takes uint8 images and "
+        "normalizes them; if false, it takes normalized floats.",
+    )
+    calibrated: bool = setting(
+        False,
+        "Divide the head's weights by the temperature that vit-eval found, so that the softmax of "
+        "the exported model's logits is calibrated.",
+    )
+    # Test images on which the export is also checked, if they are present.
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.normalize and self.format not in ("onnx", "onnx_int8", "torch"):
+            raise ValueError(
+                "normalize=false works only with format=onnx, onnx_int8 or torch: "
+                f"format={self.format} never normalizes images"
+            )
+
+
+@dataclass
+class SheetConfig(Settings):
+    """All settings of `vit-augment`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    # At most 30 rows and columns, because matplotlib takes minutes to lay out more.
+    images: int = setting(6, "Number of training images, one per row.", at_least=1, at_most=30)
+    variants: int = setting(
+        8, "Number of augmented versions of each image.", at_least=1, at_most=30
+    )
+    seed: int = seed_setting(0, "Seed for the augmentation.")
+    out: str = setting("augmented.png", "The picture file to write: .png, .pdf or .svg.")
+
+
+@dataclass
+class DataReportConfig(Settings):
+    """All settings of `vit-data`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    out: str = setting(
+        "data_report.csv",
+        "The CSV file to write, with one row for each fault; copies are drawn in a file beside it, "
+        "such as data_report_copies.png.",
+    )
+
+
+@dataclass
+class InspectConfig(TrainConfig):
+    """All settings of `vit-inspect`: those of `vit-train`, plus classes and out."""
+
+    classes: int | None = setting(
+        None, "Number of classes; null: the number in the data.", at_least=1
+    )
+    out: str = setting(
+        "positions.png", "The picture file for the position table, if the model has one."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in CONTINUED:
+            if (run := getattr(self, key)) is not None:
+                raise ValueError(
+                    f"{key}={run} is only for vit-train: vit-inspect describes new models"
+                )

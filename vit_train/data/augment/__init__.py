@@ -1,1 +1,0 @@
-"""Augmentation of whole batches on the device."""

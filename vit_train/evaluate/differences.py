@@ -1,0 +1,151 @@
+"""Differences between the results of two groups of runs, paired by seed and fold."""
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from vit_train.config.run import FEW_STEPS, few_steps_note
+from vit_train.evaluate.summaries import Group, short_name, short_value
+from vit_train.loop.metrics import student_quantile
+
+# A sequential test: after each seed from FIRST_LOOK to LAST_LOOK, a two-sided t-test at LEVEL. All
+# looks together have a false-positive rate of at most 5 %, as a simulation in the tests shows
+# (Pocock 1977: a level of 0.0120 for eight looks, if the variance is known).
+FIRST_LOOK, LAST_LOOK, LEVEL = 3, 10, 0.0115
+# The power of a test: the probability of detecting a difference that exists.
+POWER = 0.8
+# Arguments of `student_quantile`: for a two-sided test at 5 %, and for the value below which POWER
+# of the distribution lies.
+SHARES = 0.95, 2 * POWER - 1
+# `seeds_to_detect` returns None if this many seeds or more are needed.
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Differences between two groups' results: one for each seed and fold that both groups have.
+
+    Runs with the same seed have the same validation split and the same order of images, and
+    often the same initial weights, so their results may vary together. Both runs of a pair are
+    tested on the same images, so an interval covers the variation between seeds, not between test
+    images.
+    """
+
+    values: Sequence[float]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the 95 % interval of the mean (Student's t); None for fewer than two values."""
+        count = len(self.values)
+        if count < 2:
+            return None
+        half = student_quantile(count - 1) * self.error
+        return mean(self.values) - half, mean(self.values) + half
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of the mean difference."""
+        return stdev(self.values) / math.sqrt(len(self.values))
+
+    @property
+    def is_significant(self) -> bool:
+        """Return True if the mean difference is significant.
+
+        The threshold is strict, so that the test may be repeated after each new seed. With fewer
+        than FIRST_LOOK values, return False.
+        """
+        count = len(self.values)
+        if count < FIRST_LOOK:
+            return False
+        # Without spread, a few seeds of coarse accuracies may agree by chance.
+        return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error > 0
+
+    def seeds_to_detect(self, size: float) -> int | None:
+        """Return the number of seeds needed to detect a true difference of `size` with 80 % power.
+
+        The test is a paired t-test at the 5 % level. The differences are assumed to have the
+        standard deviation of `values`. Return None for fewer than two values, or if MOST_SEEDS or
+        more seeds are needed.
+        """
+        if len(self.values) < 2:
+            return None
+        ratio = stdev(self.values) / size
+        # The quantiles of the normal distribution, which are the smallest, save most of the search.
+        fewest = int((ratio * sum(student_quantile(math.inf, share) for share in SHARES)) ** 2)
+        for count in range(max(2, fewest), MOST_SEEDS):
+            quantiles = (student_quantile(count - 1, share) for share in SHARES)
+            if sum(quantiles) * ratio <= math.sqrt(count):
+                return count
+        return None
+
+
+def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
+    """Return the differences (group − baseline) of the value at `path` in the runs' summaries.
+
+    Return None if two runs to subtract were evaluated on different images.
+    """
+    split = "test" if path[0] == "test" else "val"
+    others = {baseline.place(run): run for run in baseline.runs}
+    if not all(on_same_images(run, others.get(group.place(run), run), split) for run in group.runs):
+        return None
+    ours, theirs = (
+        dict(zip(map(each.place, each.runs), each.values(*path), strict=True))
+        for each in (group, baseline)
+    )
+    return Difference([ours[place] - theirs[place] for place in ours if place in theirs])
+
+
+def on_same_images(run: dict[str, Any], other: dict[str, Any], split: str) -> bool:
+    """Return True if two runs were evaluated on the same images of the split "val" or "test".
+
+    They must come from the same data set, with the same number of test images in each class and the
+    same names and labels, of which early summaries have no checksum; their sizes may differ.
+    """
+    checksums = {each.get("evaluated_images", {}).get(split) for each in (run, other)} - {None}
+    facts = [
+        (each["config"]["data"]["name"], final.get("per_class_count"), final.get("count"))
+        for each in (run, other)
+        for final in [each["test"]["final"]]
+    ]
+    return len(checksums) < 2 and facts[0] == facts[1]
+
+
+def note_on_short_runs(groups: Sequence[Group]) -> str:
+    """Return a note on differences between runs that include too short ones; else ""."""
+    notes = [
+        few_steps_note(run["config"], run.get("steps", FEW_STEPS))
+        for group in groups
+        for run in group.runs
+    ]
+    text = f"{len(list(filter(None, notes)))} of {len(notes)} runs are short: {max(notes)}."
+    return f"\n\n{textwrap.fill(text, 80)}" if len(groups) > 1 and any(notes) else ""
+
+
+def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
+    """Return the group with the settings in `words`, such as "positions=none,depth=6".
+
+    Return the first group if `words` is None. Raise ValueError unless exactly one group matches.
+    """
+    if words is None:
+        return groups[0]
+    wanted = {each.strip() for each in re.split(r",(?![^\[]*\])", words)}  # not within lists
+    found = [group for group in groups if wanted <= spellings(group)]
+    if len(found) != 1:
+        labels = "; ".join(group.label() for group in groups)
+        raise ValueError(
+            f"--baseline={words} matches {len(found)} rows, but must match one of: {labels}"
+        )
+    return found[0]
+
+
+def spellings(group: Group) -> set[str]:
+    """Return a group's settings as KEY=VALUE, each with its full key and with its short name."""
+    names = {f"name={each}" for each in group.values("config", "name")}
+    settings = group.settings.items()
+    return names | {
+        f"{name}={short_value(value)}" for key, value in settings for name in (key, short_name(key))
+    }

@@ -1,0 +1,130 @@
+"""`vit-suspects`: find wrong labels with models that did not train on them."""
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted, csv_text, printable
+from vit_train.base.writing import output_folder, write_text
+from vit_train.config.tools import EvalDataConfig, SuspectsConfig
+from vit_train.config.training import LAST
+from vit_train.data.dataset import ImageSet, load_dataset
+from vit_train.data.image_files import bulleted
+from vit_train.data.splits import make_splits
+from vit_train.evaluate.measuring import measure
+from vit_train.evaluate.summaries import read_summaries
+from vit_train.figures.charts import save
+from vit_train.figures.images import captioned, draw_sheet
+from vit_train.loop.metrics import Floats, Integers, of_label
+from vit_train.trained.folder import CHECKPOINTS
+from vit_train.trained.images import configured
+from vit_train.trained.load import load_on
+from vit_train.trained.model import Trained
+
+COLUMNS = ("image", "label", "suggested", "probability_label", "probability_suggested")
+# The number of images in the picture.
+DRAWN = 48
+# From docs/data.md, "Wrong labels".
+ADVICE = (
+    "A part of these labels is right: in a test with CIFAR-10, 84 of 149 suspects had wrong labels"
+)
+
+
+def find_suspects(config: SuspectsConfig) -> None:
+    """Rank the images whose labels may be wrong; write suspects.csv and suspects.png."""
+    folder = output_folder(config.out, Path(config.runs, "suspects"))
+    finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
+    # The last epoch's weights, because the labels in question chose the best epoch.
+    runs = [load_on(run / CHECKPOINTS / LAST, config.device) for run in finished]
+    images, chances = out_of_fold(runs, config.data)
+    own = [run.meta.config.data for run in runs]
+    if lacking := {*range(own[0].cv_folds or 0)} - {data.cv_fold for data in own}:
+        logger.warning(
+            f"folds without a finished run, whose images are not checked: "
+            f"{', '.join(map(str, sorted(lacking)))} of {own[0].cv_folds}"
+        )
+    labels, names = images.labels.numpy(), images.all_names
+    order, suggested = rank(labels, chances)
+    classes = [printable(name) for name in runs[0].meta.classes]
+    rows = [
+        (
+            *(printable(str(names[index])), classes[labels[index]], classes[suggested[index]]),
+            *(f"{chances[index, label]:.6f}" for label in (labels[index], suggested[index])),
+        )
+        for index in order
+    ]
+    shown = [
+        captioned(
+            images.images[each], classes, labels[each], suggested[each], chances[each], names[each]
+        )
+        for each in order[:DRAWN]
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "suspects.csv", csv_text([COLUMNS, *rows]))
+    sheet = draw_sheet(
+        {"Labels to check, the most suspicious first: a part of them is right": shown}
+    )
+    save(sheet, folder / "suspects.png")
+    lines = [f"{name}: labeled {label}, perhaps {other}" for name, label, other, *_ in rows]
+    logger.info(
+        f"{counted(len(rows), 'suspect')} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
+        f"{ADVICE}\nwritten to {folder}/: suspects.csv, suspects.png"
+    )
+
+
+def out_of_fold(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, Floats]:
+    """Return all validation images of the runs, and their mean class probabilities (N,K).
+
+    Each image is classified only by runs that did not train on it; with cross-validation, these are
+    all images that are not held out for testing. Raise ValueError if a run has no validation images
+    or is no classifier, or if the images are not those of the run.
+    """
+    data = load_dataset(configured(given, runs[0].meta))
+    parts, found = [], []
+    for run in runs:
+        path, own = run.meta.path, run.meta.config
+        if not run.meta.task.one_class or own.data.val != "split":
+            raise ValueError(
+                f"{path} is not a classifier with validation images of its own: vit-suspects needs "
+                "runs with data.cv_folds="
+            )
+        if run.meta.fingerprint != data.fingerprint:
+            raise ValueError(
+                f"the images are not those that {path} was trained on: set data.root= to the "
+                "folder of those images, or train new runs"
+            )
+        images = make_splits(data, own.data).named("val")
+        batch_size = min(own.train.eval_batch_size, run.at_once)
+        result = measure(run, run.precision, batch_size, images)
+        logger.info(
+            f"{path}: {result.acc:.2%} of {counted(len(images), 'image')} classified as labeled"
+        )
+        parts.append(images)
+        found.append(np.exp(result.predictions.log_probabilities))
+    every = reduce(ImageSet.with_others, parts)
+    _, first, place = np.unique(every.all_names, return_index=True, return_inverse=True)
+    sums = np.zeros((len(first), len(data.classes)))
+    np.add.at(sums, place, np.concatenate(found))
+    return every.subset(torch.from_numpy(first)), sums / np.bincount(place)[:, None]
+
+
+def rank(labels: Integers, chances: Floats) -> tuple[Integers, Integers]:
+    """Return the indices of suspects, the most suspicious first, and a better label per image (N,).
+
+    `chances` (N,K) are out-of-fold probabilities. Confident learning (Northcutt, Jiang & Chuang
+    2021): a class is confident for an image if its probability is at least its mean probability
+    for the images that have it as a label. The most probable confident class is the better label.
+    An image is a suspect if that class is more probable than its label; suspects are sorted by the
+    difference of the two probabilities.
+    """
+    own, classes = of_label(chances, labels), chances.shape[1]
+    counts = np.bincount(labels, minlength=classes)
+    means = np.bincount(labels, own, classes) / np.maximum(counts, 1)
+    confident = np.where((chances >= means) & (counts > 0), chances, 0)
+    margin = confident.max(axis=1) - own
+    order = np.argsort(-margin, kind="stable")
+    return order[margin[order] > 0], confident.argmax(axis=1)

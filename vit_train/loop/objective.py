@@ -1,0 +1,102 @@
+"""Interfaces of training objectives and training batches; evaluation of a model on a split."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.loop.distributed import ALONE, Processes
+from vit_train.loop.metrics import Evaluation
+from vit_train.loop.precision import Precision
+from vit_train.loop.workers import ONE_WORKER, Workers
+
+# In training, the model itself; in evaluation, its `forward`, which is never compiled.
+Forward = Callable[..., Tensor]
+
+
+class Objective(Protocol):
+    """Interface of a training objective.
+
+    Each objective defines what the targets in a batch (images, targets) are.
+    """
+
+    # The names of a training step's measures; the first is minimized.
+    measures: ClassVar[tuple[str, ...]]
+    # True if images count unequally; a step's loss is then the weighted mean.
+    weighs: bool = False
+    # The value of `evaluation` that selects the best epoch.
+    best_by: str = "loss"
+
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return each of `measures`, summed over the images of a batch: (M,).
+
+        If the objective `weighs` images, the measures are weighted sums, and the sum of the weights
+        of each measure is appended: (2M,).
+        """
+
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the values that `evaluation` needs for each image: (B,K) float32."""
+
+    def evaluation(self, sample_outputs: Tensor) -> Evaluation:
+        """Compute a split's results from the `sample_outputs` (N,K), float64, of all its images."""
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+class TrainLoader(Protocol):
+    """Interface of the training batches; `vit_train.data.batches.DrawnBatches` implements it."""
+
+    @property
+    def batch_size(self) -> int:
+        """Return the number of images per step, over all processes."""
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the random draws, on the CPU, for an epoch's batches from batch `first` on."""
+
+    def batch(self, *draws: Tensor) -> Batch:
+        """Make a batch from its draws, which are on the device."""
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch, from batch `first` on."""
+
+
+def outputs_of(
+    model: nn.Module, objective: Objective, precision: Precision
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function that maps a batch to its `sample_outputs`, without gradients."""
+
+    @torch.no_grad()
+    def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
+        with precision.autocast():
+            # Not model(images): that would compile the model again for each new batch size.
+            return objective.sample_outputs(model.forward, images, targets)
+
+    return sample_outputs
+
+
+def evaluate(
+    model: nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    workers: Workers = ONE_WORKER,
+    processes: Processes = ALONE,
+    sample_outputs: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Evaluation:
+    """Evaluate the model on all batches; keep its outputs on the device until the last batch.
+
+    With several processes, `batches` holds this process's share of the images, and every process
+    gets the result for the whole split. `sample_outputs` computes a batch; None means the function
+    that `outputs_of` returns.
+    """
+    sample_outputs = sample_outputs or outputs_of(model, objective, precision)
+    was_training = model.training
+    model.eval()
+    outputs = [part for batch in batches for part in workers.map(sample_outputs, *batch)]
+    model.train(was_training)
+    return objective.evaluation(processes.gather(torch.cat(outputs).cpu()).double())

@@ -1,0 +1,158 @@
+"""The checkpoint from which training continues with resume=, extend= or fork=."""
+
+import contextlib
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vit_train.base.log import logger
+from vit_train.base.reading import flatten
+from vit_train.base.text import counted
+from vit_train.config.run import TrainConfig, default_settings
+from vit_train.config.training import BEST, LAST
+from vit_train.loop import resuming
+from vit_train.loop.trainer import Trainer
+from vit_train.run.setup import Setup
+from vit_train.trained.checkpoint import Checkpoint, Extended
+from vit_train.trained.folder import CHECKPOINTS, finished_run, run_folder
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A checkpoint to continue from.
+
+    If `folder` is None, the checkpoint belongs to this run; otherwise, to the run in `folder`.
+    """
+
+    state: Checkpoint
+    # The chain of runs that this one extends or forks, the first one first.
+    chain: list[Extended]
+    # One of CONTINUED.
+    verb: str = "resume"
+    # The folder of the run being extended or forked.
+    folder: Path | None = None
+    # The checkpoint of the best epoch so far; None if there is no best epoch yet.
+    best: Path | None = None
+
+    def words(self, config: TrainConfig) -> str:
+        """Describe, for the log, the step from which training continues."""
+        if self.folder is None:
+            return f"resuming after step {self.state.step}"
+        if self.verb == "fork":
+            return f"forks {self.folder} after step {self.state.step}"
+        optim, epochs = config.optim, counted(config.train.epochs, "epoch")
+        return (
+            f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
+            f"{optim.lr:g} over {min(optim.warmup_epochs, config.train.epochs / 2):g} of {epochs}, "
+            f"then follows optim.schedule={optim.schedule}"
+        )
+
+    def require_same(self, setup: Setup) -> None:
+        """Raise ValueError if the checkpoint was trained with other images or another teacher."""
+        now, then = setup.teacher, self.state.teacher
+        if self.state.fingerprint != setup.data.fingerprint:
+            raise self.refusal(
+                "the images on disk have changed since the checkpoint was saved: restore them, or "
+                "start a new run"
+            )
+        if then.get("fingerprint") != now.get("fingerprint"):
+            raise self.refusal(
+                f"the teacher {now.get('checkpoint')} has changed since the checkpoint was saved: "
+                "restore it, or start a new run"
+            )
+
+    def restore(self, trainer: Trainer) -> None:
+        """Load the checkpoint into a trainer; raise ValueError if it does not fit the trainer.
+
+        The checksum has already shown that the checkpoint is intact, so a checkpoint that does not
+        fit belongs to another run.
+        """
+        load = resuming.extend if self.verb == "extend" else resuming.restore
+        try:
+            load(trainer, self.state)
+            if self.verb == "fork" and trainer.finished:
+                more = f"train.epochs= to more than {trainer.epoch - trainer.start.epoch}"
+                if trainer.stopped_early:
+                    more = f"train.patience= to null or more than {trainer.waited}"
+                raise ValueError(f"it leaves nothing to train: set {more}")
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise self.refusal(str(error)) from error
+
+    def refusal(self, reason: str) -> ValueError:
+        return ValueError(f"cannot use this checkpoint for {self.verb}=: {reason}")
+
+
+def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
+    """Read the checkpoint that a run continues from; return None for a run that starts anew.
+
+    `checkpoint` is the file to resume from. If it is None, `config` may name a run to extend or
+    fork. Raise ValueError if the run to extend is not finished, or if a checkpoint is missing or
+    damaged.
+    """
+    if checkpoint is not None:
+        state, best = with_best(Checkpoint.load(checkpoint), checkpoint)
+        return Earlier(state, state.extends, best=best)
+    if config.fork is not None:
+        verb, path = "fork", Path(config.fork)
+        folder = run_folder(path)
+    elif config.extend is not None:
+        verb, folder = "extend", finished_run(config.extend)
+        path = folder / CHECKPOINTS / LAST
+    else:
+        return None
+    state = Checkpoint.load(path)
+    own = Extended(
+        run=str(folder),
+        epochs=state.epoch,
+        steps=state.step,
+        images_seen=state.images_seen,
+        seconds=state.seconds,
+        fingerprint=state.checksum,
+        recipe=recipe(state.config, state.extends, state.fingerprint),
+    )
+    if verb == "extend":  # which chooses the best of its own epochs
+        state = replace(state, best=None)
+    state, best = with_best(state, path)
+    return Earlier(state, [*state.extends, own], verb, folder, best)
+
+
+def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:
+    """Return the `state` saved in `path`, and the checkpoint beside it of the state's best epoch.
+
+    If there is no such checkpoint, forget the best epoch, because its weights are lost.
+    """
+    if state.best is None:
+        return state, None
+    epoch = state.best.epoch
+    for each in (path.with_name(BEST), path.with_name(f"epoch-{epoch}.safetensors"), path):
+        with contextlib.suppress(OSError, ValueError):
+            found = Checkpoint.load(each)
+            if (found.epoch, found.batch) == (epoch, 0):
+                return state, each
+    logger.warning(
+        f"the best weights are lost: no intact checkpoint beside {path} has epoch {epoch}. "
+        f"{BEST} will hold the best of the following epochs"
+    )
+    return replace(state, best=None), None
+
+
+def recipe(config: dict[str, Any], chain: list[Extended], images: str = "") -> str:
+    """Return a hash of a run's settings, without the seed and the fold of cross-validation.
+
+    `images` is the fingerprint of the run's images, which counts instead of their folder.
+
+    Settings at their defaults are left out, so that the hash stays the same when a later version
+    adds settings.
+    """
+    from vit_train.evaluate.summaries import REPEATED, settings_of  # rarely needed
+
+    extends = list(map(asdict, chain))
+    settings = settings_of({"config": config, "extends": extends, "fingerprint": images})
+    defaults = dict(flatten(default_settings(config)))
+    shared = sorted(
+        (key, str(value))
+        for key, value in settings.items()
+        if key not in REPEATED and (key.endswith("name") or value != defaults.get(key))
+    )
+    return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]

@@ -1,0 +1,93 @@
+"""train.minutes: choose the number of epochs from the measured speed."""
+
+import copy
+import math
+import sys
+import time
+from dataclasses import replace
+from itertools import chain, count
+
+import torch
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted
+from vit_train.loop.compile import WARM_UP, compiles
+from vit_train.loop.trainer import Trainer
+from vit_train.run.setup import Setup
+
+# Share of train.minutes for measuring the speed, and share left in case training becomes slower.
+MEASURING, SPARE = 0.02, 0.05
+# Number of steps before the speed is measured: on a GPU, the last of them captures the graph.
+FIRST = WARM_UP + 1
+# The number of steps after which to wait for the device.
+WAIT_EVERY = 32
+# Number of training images on which the speed of evaluations is measured.
+EVALUATED = 1024
+
+
+def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
+    """Return the setup with as many epochs as fit into `minutes`, by the speed of some steps.
+
+    The steps are taken by a copy of the model and change nothing. Validation after each epoch and
+    the final test are included. Raise ValueError if not even one epoch fits.
+    """
+    device = setup.precision.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        trainer = Trainer(
+            copy.deepcopy(setup.model),
+            setup.task,
+            setup.train_loader,
+            None,
+            setup.config,
+            setup.precision,
+            processes=setup.processes,
+        )
+        began = time.perf_counter()
+        trainer.set_epoch(sys.maxsize)  # the last epochs see all patches, so no others are slower
+        if compiles(setup.config.compile, device):
+            trainer.compile()
+        with trainer.workers:
+            step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
+            # Not on test images, which a run reads only at its end.
+            few = torch.arange(min(EVALUATED, len(setup.train_set)))
+            images = setup.unaugmented(setup.train_set.subset(few))
+            for _ in range(FIRST if device.type == "cuda" else 0):  # until a graph is captured
+                trainer.evaluate(trainer.eval_model, images)
+            evaluating = time.perf_counter()
+            trainer.evaluate(trainer.eval_model, images)
+            image_seconds = (time.perf_counter() - evaluating) / len(few)
+    trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
+    sizes = setup.sizes
+    epoch_seconds = step_seconds * len(setup.train_loader) + image_seconds * sizes["val"]
+    left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began)
+    # With validation, the best weights are tested, too.
+    left -= image_seconds * sizes["test"] * (2 if sizes["val"] else 1)
+    epochs = setup.processes.broadcast(int(left / epoch_seconds))
+    if epochs < 1:
+        raise ValueError(
+            f"train.minutes={minutes:g} is too short for one epoch, which takes about "
+            + (f"{epoch_seconds / 60:.1f} min" if epoch_seconds > 6 else f"{epoch_seconds:.1g} s")
+            + ": set a longer time or a smaller data.train_subset"
+        )
+    logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
+    loop = replace(setup.config.train, epochs=epochs)
+    return replace(setup, config=replace(setup.config, train=loop))
+
+
+def seconds_per_step(trainer: Trainer, budget: float) -> float:
+    """Take steps for about `budget` seconds; return the mean time of a step after the first few."""
+    trainer.model.train()
+    began = math.inf
+    for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
+        trainer.graphed_step(trainer.step_scalars(), *draws)
+        trainer.step += 1
+        if trainer.step % WAIT_EVERY == 0:  # else the CPU runs hundreds of steps ahead of a GPU
+            trainer.read(trainer.log_averages)
+        if trainer.step == FIRST:
+            trainer.read(trainer.epoch_averages)  # wait for the device
+            began = time.perf_counter()
+        # All processes break at the same step.
+        elif trainer.processes.any(time.perf_counter() - began > budget):
+            break
+    trainer.read(trainer.epoch_averages)
+    return (time.perf_counter() - began) / (trainer.step - FIRST)

@@ -1,0 +1,209 @@
+"""The lines that a run prints: its start, a progress bar with a line per epoch, and its results."""
+
+import contextlib
+import sys
+import textwrap
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted
+from vit_train.config.data import FolderConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.run import FEW_STEPS, few_steps_note
+from vit_train.config.tasks import ClassifyConfig
+from vit_train.figures.measures import result_line
+from vit_train.loop.metrics import Evaluation, is_uneven
+from vit_train.loop.trainer import Callback, Trainer, TrainLog
+from vit_train.model.build import parameter_breakdown
+from vit_train.run.setup import Setup, balances
+from vit_train.trained.folder import for_shell
+
+# The width of lines, and of the labels at their start.
+WIDTH, MARGIN = 80, 8
+# The measures in an epoch's line, with their formats.
+FORMATS = {"loss": ".4f", "acc": ".2%", "tag_acc": ".2%", "map": ".2%"}
+
+
+class Terminal(Callback):
+    """Prints a table with a line per epoch and, if stderr is a terminal, a tqdm progress bar."""
+
+    @contextlib.contextmanager
+    def shown(self, trainer: Trainer) -> Iterator[None]:
+        """Show the trainer's progress within the block, from its current step."""
+        self.first_step, self.began = trainer.step, time.perf_counter()
+        self.has_header = False
+        with logging_redirect_tqdm() if sys.stderr.isatty() else contextlib.nullcontext():
+            self.bar = tqdm(
+                total=len(trainer.train_loader),
+                initial=trainer.batch,
+                disable=not sys.stderr.isatty(),
+                unit="step",
+                dynamic_ncols=True,
+                leave=False,
+            )
+            with self.bar:
+                self.name_epoch(trainer)
+                yield
+
+    def name_epoch(self, trainer: Trainer) -> None:
+        last = trainer.last_epoch
+        self.bar.set_description(f"epoch {min(trainer.epoch + 1, last)}/{last}")
+
+    def on_step(self, trainer: Trainer) -> None:
+        self.bar.update()
+
+    def on_log(self, trainer: Trainer, log: TrainLog) -> None:
+        values = ", ".join(f"{name} {value:.3f}" for name, value in log.values.items())
+        self.bar.set_postfix_str(f"{values}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s")
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        last = trainer.last_epoch
+        taken = (time.perf_counter() - self.began) / max(1, log.step - self.first_step)
+        left = taken * (last * len(trainer.train_loader) - log.step)
+        columns = {"epoch": f"{log.epoch}/{last}"}
+        for side, values in (("train", log.values), ("val", val.values if val else {})):
+            columns |= {
+                f"{side} {name}": format(values[name], form)
+                for name, form in FORMATS.items()
+                if name in values
+            }
+        columns |= {
+            "lr": f"{log.lr:.1e}",
+            "images/s": f"{log.images_per_s:.0f}",
+            "left": tqdm.format_interval(left),
+        }
+        if not self.has_header:
+            logger.info("".join(f" {name:>10}" for name in columns))
+        self.has_header = True
+        logger.info("".join(f" {text:>{max(10, len(name))}}" for name, text in columns.items()))
+        self.bar.reset()
+        self.name_epoch(trainer)
+
+
+def opening(setup: Setup, path: Path, origin: str) -> str:
+    """Describe a run: its data, model, amount of work, folder `path`, and starting point."""
+    sizes, (_, height, width), classes = setup.sizes, setup.data.image_shape, setup.data.classes
+    order = "" if height == width else " (height × width)"
+    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
+    balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
+    lines = {
+        "data": f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
+        f"validation, {counted(sizes['test'], 'test image')}, {height}×{width}{order}, "
+        f"{counted(len(classes), 'tag' if setup.train_set.has_tags else 'class')}",
+        "model": f"{parameter_breakdown(setup.model)}{cost}",
+        "work": work_line(setup),
+        "teacher": setup.teacher.get("checkpoint", ""),
+        "folder": str(path),
+        "from": origin,
+        "best": "the epoch with the highest balanced validation accuracy" if balanced else "",
+    }
+    return "\n".join(
+        textwrap.fill(
+            line,
+            WIDTH,
+            initial_indent=f"{label:<{MARGIN}}",
+            subsequent_indent=" " * MARGIN,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for label, line in lines.items()
+        if line
+    )
+
+
+def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
+    """Return commands that may suit a folder of images better; "" if there are none.
+
+    `command` is the run's own, and `chosen` are its settings and groups. The hint is for a user who
+    left the weights, the model and the image size at their defaults.
+    """
+    data, model = setup.config.data, setup.config.model
+    # Settings that choose weights or sizes, or with which the suggested settings are refused.
+    others = {
+        *("init_from", "data.image_size", "model"),
+        *("experiment", "config", "extend", "fork", "resume"),
+    }
+    if (
+        not isinstance(data, FolderConfig)
+        or not isinstance(model, ViTConfig)
+        or not setup.task.needs_labels
+        or not chosen
+        or any(key in others or key.startswith("model.") for key in chosen)
+        or data.image_size != FolderConfig.image_size
+    ):
+        return ""
+    return (
+        f"{'hint':<{MARGIN}}few images: start from pretrained weights\n{' ' * MARGIN}  "
+        f"{command} init_from=builtin:cifar10\n{' ' * MARGIN}many images: use larger patches, "
+        f"which train faster\n{' ' * MARGIN}  {command} model.patch_size={2 * model.patch_size}"
+    )
+
+
+def warn_of_uneven_classes(setup: Setup) -> None:
+    """Warn if the classes are uneven, and name the settings that balance the classes.
+
+    Do nothing if one of these settings is in use, or if images need not have one class each.
+    """
+    if balances(setup.config) or not setup.task.one_class:
+        return
+    classes, counts = setup.data.classes, setup.train_set.class_counts(len(setup.data.classes))
+    most, fewest = max(counts), min(counts)
+    weights = isinstance(setup.config.task, ClassifyConfig)
+    if is_uneven(counts):
+        logger.warning(
+            f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
+            f"{fewest:,} of {classes[counts.index(fewest)]}. To balance them, set "
+            f"data.sampler=balanced{' or task.class_weights=auto' if weights else ''}"
+        )
+
+
+def work_line(setup: Setup) -> str:
+    epochs, batches = setup.config.train.epochs, setup.image_loader
+    several = f" in {setup.processes.count} processes" if setup.processes.count > 1 else ""
+    tflop = setup.training_tflop(epochs * len(batches) * batches.batch_size)
+    cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
+    steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
+    note = few_steps_note(asdict(setup.config), epochs * len(batches))
+    planned = "train.minutes=null " if setup.config.train.minutes else ""
+    advice = f"; {note}: use {planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
+    return (
+        f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
+        f"{setup.precision.device.type}{several}{advice if note else ''}"
+    )
+
+
+def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
+    """Return the results; leave out "best" if the best weights are the final weights."""
+    final = results.get("final")
+    return {name: each for name, each in results.items() if name == "final" or each is not final}
+
+
+def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
+    """Yield a line per test result; a single line if the best weights are the final weights."""
+    different = without_same(results)
+    on_test = " (selected on test)" if selected_on == "test" else ""
+    both = f", also the best{on_test}" if len(different) < len(results) else ""
+    for name, result in different.items():
+        note = on_test if name == "best" else both
+        yield f"test, {name} weights{note}: {result_line(result)}"
+
+
+def next_steps(setup: Setup, path: Path) -> str:
+    """Return the commands that are most useful after a finished run, for the terminal."""
+    here = Path.cwd()
+    run = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
+    use = f"vit-predict ckpt={run} images=PHOTO.jpg"
+    if not setup.task.needs_labels:
+        use = f"vit-train data=DATA init_from={run}  # a classifier from its encoder"
+    commands = (
+        f"vit-eval ckpt={run}  # report.html: the model's mistakes",
+        use,
+        f"tensorboard --logdir {run}",
+    )
+    return f"{'next':<{MARGIN}}" + f"\n{' ' * MARGIN}".join(commands)

@@ -1,0 +1,301 @@
+"""The images to evaluate: the run's own images, or images named on the command line."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted, listed, plain_cell
+from vit_train.config.data import (
+    DATA_CONFIGS,
+    IMAGES,
+    MAX_PIXELS,
+    ArchiveConfig,
+    DataConfig,
+    FolderConfig,
+    ShapesConfig,
+    TableConfig,
+)
+from vit_train.config.fields import as_setting, chosen
+from vit_train.config.run import preset_urls
+from vit_train.config.tools import EvalDataConfig
+from vit_train.config.training import BEST
+from vit_train.data.dataset import Dataset, ImageSet, are_among, load_dataset, without
+from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
+from vit_train.data.splits import hold_out, make_splits, sample, subset
+from vit_train.data.tables import table_rows
+from vit_train.data.trees import Tree, by_split, listed_name
+from vit_train.tasks.task import require_labels
+from vit_train.trained.folder import is_builtin, run_folder
+from vit_train.trained.model import Meta
+
+
+class EvalImages(NamedTuple):
+    """Images to evaluate. If they are the run's own, `val` holds the run's validation images."""
+
+    images: ImageSet
+    val: ImageSet | None = None
+    # A note on an advantage of the model on these images, or on images left out; "" for none.
+    caveat: str = ""
+
+
+GROUPED = (
+    "The images are in groups, but intervals and tests treat them as independent, so the intervals "
+    "are too narrow."
+)
+
+
+def evaluated_images(
+    given: EvalDataConfig, split: str, meta: Meta, count: int | None = None
+) -> tuple[EvalImages, DataConfig]:
+    """Return the images of a split, and the data settings that they were loaded with.
+
+    With `count`, return a stratified sample of this many images. Raise ValueError if the classes of
+    the images are not the model's classes.
+    """
+    config, trained = configured(given, meta), meta.config.data
+    if not isinstance(config, FolderConfig):
+        found = run_images(load_dataset(config), config, split, meta)
+    else:  # image keys depend on the size, so first read the images at the run's own size
+        own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
+        at_own = replace(config, image_size=own_size)
+        own = listed_images(at_own, given, split, meta, count)
+        found = own or folder_images(at_own, given, split, meta)
+        if own_size != config.image_size:
+            found = EvalImages(reread(found.images, config), caveat=found.caveat)
+    if count is not None:
+        found = found._replace(images=sample(found.images, count))
+    require_labels(meta.task, found.images)
+    if found.images.groups is not None:
+        found = found._replace(caveat=f"{found.caveat} {GROUPED}".strip())
+    if found.caveat:
+        logger.warning(found.caveat)
+    return found, config
+
+
+def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
+    """Return the run's data settings, overridden by the settings `given` on the command line.
+
+    If the data source differs from the run's, start from the defaults of the new source. Raise
+    ValueError for an unknown source, or for a setting that the source does not have.
+    """
+    own = meta.config.data
+    changes = {key: value for key, value in vars(given).items() if value is not None}
+    name = changes.pop("name", own.name)
+    kind = chosen(DATA_CONFIGS, "data.name", name)
+    for key in changes.keys() - {field.name for field in fields(kind)}:
+        raise ValueError(f"data.{key}={changes[key]} is not a setting of data.name={name}")
+    if given.root is not None and kind is ShapesConfig:
+        raise ValueError(
+            f"data.root={given.root} has no effect, because this run's images are generated: to "
+            "evaluate images in a folder, add data.name=folder"
+        )
+    start: dict[str, Any] = (
+        dict(vars(own)) if name == own.name else {"image_size": as_setting(meta.image_shape[1:])}
+    )
+    if is_builtin(meta.path):  # its root is a placeholder (see `portable`): use the default
+        start.pop("root", None)
+    if (
+        given.file is not None
+        and isinstance(own, TableConfig)
+        and own.root == str(Path(own.file).parent)
+    ):
+        start["root"] = ""  # the folder of the run's table; now that of the given table
+    # The run's own URLs and limits may be malicious.
+    if issubclass(kind, ArchiveConfig):
+        start["urls"] = preset_urls(name)
+    if issubclass(kind, FolderConfig):
+        start |= folder_settings(start, meta)
+    return kind(**(start | changes))
+
+
+def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
+    """Return the settings of files that follow from a run; `own` are the run's own settings."""
+    earlier = own.get("split_as")
+    if earlier and not Path(str(earlier), IMAGES).is_file():
+        earlier = str(run_folder(meta.path))  # which lists the same splits
+    return {
+        "max_pixels": min(own.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
+        "fit": meta.fit,
+        "white_level": meta.white_level,
+        "split_as": earlier,
+    }
+
+
+def listed_images(
+    config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta, count: int | None
+) -> EvalImages | None:
+    """Read only the images of `split` from the run's own folder, or a sample of `count` of them.
+
+    Without `count`, also read the validation images, for a temperature. Return None, without a
+    sample, if the run's images cannot be told from others by its list of files and by the keys of
+    the images that it has seen.
+    """
+    if given.root or given.file or config.cache or meta.seen is None:
+        return None
+    trees, parts = listed_trees(config, run_folder(meta.path) / IMAGES), dict[str, ImageSet]()
+    for name in {split, "val"} if count is None and config.val == "split" else {split}:
+        tree, broken = trees.get(name), dict[str, str]()
+        if tree is None:
+            return None
+        labels = label_tensor(tree, meta.classes)
+        numbers = subset(ImageSet(torch.arange(len(labels)), labels), f"{name}_subset", config)
+        chosen = numbers if count is None else sample(numbers, count)
+        files = [tree.files[number] for number in chosen.images.tolist()]
+        parts[name] = image_set(replace(tree, files=files), meta.classes, config, broken)
+        known = are_among(parts[name].images, meta.seen)
+        if broken or not (known == (name != "test")).all():
+            return None
+    return EvalImages(parts[split], parts.get("val"), advantage(split, meta))
+
+
+def listed_trees(config: FolderConfig, table: Path) -> dict[str, Tree]:
+    """Return the trees of the splits that a run's list of its images names.
+
+    Return no trees if there is no such list, or if a file was added, removed or relabeled.
+    """
+    if not table.is_file():
+        return {}
+    trees = list(find_trees(replace(config, split_as=None)).values())
+    files = {listed_name(file.path, config): file for tree in trees for file in tree.files}
+    rows = [row for _, row in table_rows(TableConfig(file=str(table)))]
+    labels = {row["path"]: row.get("tags", row.get("label")) for row in rows}
+    if labels != {name: plain_cell(file.label) for name, file in files.items()}:
+        return {}
+    whole = replace(trees[0], files=[files[row["path"]] for row in rows], other_files=[])
+    return by_split(whole, [row["split"] for row in rows])
+
+
+def folder_images(
+    config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
+) -> EvalImages:
+    """Read the images of a split from a folder.
+
+    If the folder holds the run's own images, split them as in training. Otherwise, leave out the
+    test images that the run has trained or validated on.
+    """
+    is_given = given.root is not None or given.file is not None
+    images = (
+        load_part(config, split, meta.classes if meta.task.needs_labels else None)
+        if is_given or config.name != meta.config.data.name
+        else None
+    )
+    if images is None:
+        return run_images(load_dataset(config), config, split, meta)
+    data = own_data(images, config, meta)
+    if data is None:
+        # The subset sizes of the run are meant for its own images, not for other images.
+        config = replace(config, test_subset=given.test_subset)
+        return unseen(images, split, config, meta)
+    logger.info(f"the folder holds the run's own images: evaluating the run's {split} images")
+    return run_images(data, config, split, meta)
+
+
+def own_data(images: ImageSet, config: FolderConfig, meta: Meta) -> Dataset | None:
+    """Return the run's data set if it was split from `images`, otherwise None."""
+    try:
+        data = Dataset(*hold_out(images, "test_fraction", config), tuple(meta.classes))
+    except ValueError:  # too few images to split
+        return None
+    return data if data.fingerprint == meta.fingerprint else None
+
+
+def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> EvalImages:
+    """Split the images as in training, and return the images of `split`.
+
+    If the images are the run's own, also return the run's validation images, so that vit-eval can
+    fit a temperature on them. The temperature depends on the image size, so images at a different
+    size than in training do not count as the run's own.
+    """
+    require_classes(data, meta)
+    tested = replace(data, test=without(data.test, meta.seen_before))
+    if split == "test" and not len(tested.test):
+        raise ValueError(
+            f"all {counted(len(data.test), 'test image')} were used for training or validation by "
+            "the compared models: choose other images to test on"
+        )
+    splits = make_splits(tested, config)
+    images = splits.named(split)
+    if meta.fingerprint == data.fingerprint:
+        left = len(data.test) - len(tested.test) if split == "test" else 0
+        caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
+        return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
+    trained = meta.config.data
+    if config.name == trained.name and config.image_size != trained.image_size:
+        return EvalImages(images, caveat=advantage(split, meta))
+    logger.warning("the images are not those of the training run")
+    if split == "test" and meta.seen is not None:  # the run may have split the images differently
+        every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
+        return unseen(every or data.test, split, config, meta)
+    return EvalImages(images, caveat="The model may have been trained on some of these images.")
+
+
+def require_classes(data: Dataset, meta: Meta) -> None:
+    """Raise ValueError if the model classifies, but into other classes than those of the images."""
+    if meta.task.needs_labels and list(data.classes) != meta.classes:
+        raise ValueError(
+            f"the classes of the images ({listed(data.classes)}) are not the model's "
+            f"({listed(meta.classes)}): choose images of the model's classes"
+        )
+
+
+def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
+    """Leave out test images that the model was trained or validated on; keep other splits whole.
+
+    Raise ValueError if no image remains.
+    """
+    unknown, caveat = without(images, meta.seen), ""
+    count = len(images) - len(unknown)
+    if split != "test":  # here, images that the model has seen are allowed
+        caveat = advantage(split, meta) if count else ""
+    elif count == len(images):
+        raise ValueError(
+            f"all {counted(count, 'image')} were used for training or validation by this run: "
+            "choose other images to test on"
+        )
+    elif count:
+        images, caveat = unknown, left_out(count)
+    elif advantage(split, meta):
+        caveat = (
+            "The epoch was chosen on the run's own test images. If the evaluated "
+            "images are the same, the result is too optimistic."
+        )
+    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
+
+
+def left_out(count: int) -> str:
+    """Return a note that `count` images are left out, because the model has seen them; "" for 0."""
+    return (
+        f"{counted(count, 'image')} left out because this model, a model that it learned from or "
+        "a model that it is compared with was trained or validated on them."
+        if count
+        else ""
+    )
+
+
+def copies(images: ImageSet, split: str, meta: Meta) -> str:
+    """Return a note on how many test images are copies of training or validation images.
+
+    Return "" if there are no copies, or if `split` is not "test".
+    """
+    seen = meta.seen if split == "test" else None
+    count = 0 if seen is None else int(are_among(images.images, seen).sum())
+    return (
+        f"The model was trained or validated on copies of {counted(count, 'test image')}."
+        if count
+        else ""
+    )
+
+
+def advantage(split: str, meta: Meta) -> str:
+    """Return a note if results on the run's own images of `split` are too optimistic, else ""."""
+    data = meta.config.data
+    if split == "train":
+        return "The model was trained on these images."
+    shown = "test" if data.val == "test" and split == "val" else split
+    if meta.path.name == BEST and data.selected_on == shown:
+        return "The epoch was chosen on these images, so the result is too optimistic."
+    return ""

@@ -1,0 +1,302 @@
+"""A trained model, its metadata, and its predictions for images."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from vit_train.base.memory import memory_bytes
+from vit_train.base.text import counted
+from vit_train.config.data import MAX_PIXELS
+from vit_train.config.fields import Size, as_setting
+from vit_train.config.run import TrainConfig
+from vit_train.data.batches import Normalize
+from vit_train.data.dataset import Seen, Statistics
+from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, fitted, read_image
+from vit_train.loop.precision import Precision, pick_precision
+from vit_train.loop.tagging import THRESHOLD
+from vit_train.loop.workers import make_workers
+from vit_train.model.build import forward_bytes
+from vit_train.tasks.task import Task
+from vit_train.trained.checkpoint import Facts
+
+# A file, or a decoded image: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
+Picture = str | Path | Image.Image | np.ndarray
+# Number of images to decode before they are classified.
+AT_ONCE = 128
+# Share of the memory for the images of a forward pass and their activations.
+SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A prediction for one image: the most probable classes with their probabilities.
+
+    For task=tags, `top` has all tags that reach their thresholds, and may be empty; `label` has
+    their names, separated by "|", and `probability` is the highest of all tags.
+    """
+
+    label: str
+    probability: float
+    # The most probable classes; the first is `label`.
+    top: list[tuple[str, float]]
+
+
+# A prediction, or the reason why a file cannot be read.
+PredictionOrError = Prediction | str
+
+
+def named(image: Picture) -> str:
+    return str(image) if isinstance(image, str | Path) else f"the {type(image).__name__}"
+
+
+@dataclass(frozen=True)
+class Meta(Facts):
+    """A trained model's config, task, facts and training progress.
+
+    `temperature` is None, and `thresholds` are {}, if they are not known for the loaded weights at
+    the loaded image size.
+    """
+
+    path: Path
+    config: TrainConfig
+    task: Task
+    image_shape: tuple[int, int, int]
+    statistics: Statistics
+    epoch: int
+    images_seen: int
+    weights: str
+
+    @property
+    def all_seen(self) -> Seen | None:
+        return None if self.seen is None else Seen(self.seen, as_setting(self.image_shape[1:]))
+
+    @property
+    def fit(self) -> str:
+        """Return how images are fitted to the model's image shape, one of FIT."""
+        return getattr(self.config.data, "fit", "crop")
+
+    @property
+    def white_level(self) -> int | None:
+        """Return the value that becomes white in images of more than 8 bits, or None if unknown."""
+        return getattr(self.config.data, "white_level", None)
+
+    @property
+    def key(self) -> str:
+        """Return the key of these weights in the calibration file.
+
+        The key includes the checkpoint's checksum, because a later checkpoint may have the same
+        file name.
+        """
+        return f"{self.path.name} {self.checksum[:12]}, {self.weights} weights"
+
+    @property
+    def tag_thresholds(self) -> NDArray[np.float64]:
+        """Return the least probability at which each tag is predicted, (K,); only for task=tags."""
+        return np.array([self.thresholds.get(name) or THRESHOLD for name in self.classes])
+
+    def calibration_advice(self, ckpt: str | Path) -> str:
+        """Return the command that calibrates the model `ckpt`, or the reason why none can."""
+        if self.thresholds:
+            return "vit-eval could not fit a temperature"
+        if self.config.data.val != "split":
+            return "the run held out no validation images"
+        return (
+            "to calibrate the model on the run's validation images, "
+            f"run: vit-eval {shlex.quote(f'ckpt={ckpt}')} weights={self.weights}"
+        )
+
+    def require_finite(self, outputs: Tensor) -> None:
+        """Raise ValueError if the model's outputs contain NaN or infinity."""
+        if not outputs.isfinite().all():
+            raise ValueError(
+                f"{self.path}: the model's outputs contain NaN or infinity, so its weights must be "
+                "damaged"
+            )
+
+
+class Trained(NamedTuple):
+    """A trained model and its metadata; to unpack both, write `model, meta = load(...)`."""
+
+    model: nn.Module
+    meta: Meta
+
+    def __repr__(self) -> str:
+        """Return one line: the path, the number of parameters and the number of classes.
+
+        The default of a named tuple would show the whole model and config.
+        """
+        return (
+            f"Trained('{self.meta.path}', "
+            f"{sum(each.numel() for each in self.model.parameters()):,} parameters, "
+            f"{counted(len(self.meta.classes), 'class')})"
+        )
+
+    def preprocess(self, image: Picture) -> Tensor:
+        """Return an image as the model's input: normalized float32 (C,H,W).
+
+        An image of any size is fitted and scaled as in training (`Meta.fit`). Raise ValueError for
+        an image that cannot be decoded.
+        """
+        try:
+            pixels = self.pixels(image)
+        except BrokenImage as error:
+            raise ValueError(f"cannot read {named(image)}: {error}") from None
+        return Normalize(self.meta.statistics).forward(pixels.unsqueeze(0))[0]
+
+    def predict(
+        self, images: Picture | Iterable[Picture], topk: int = 5
+    ) -> Prediction | list[Prediction]:
+        """Return the prediction for one image, or a list of the predictions for several images.
+
+        Each prediction has the `topk` most probable classes. Probabilities are calibrated if the
+        model's temperature is known. Raise ValueError for an image that cannot be decoded, and for
+        a model that does not classify.
+        """
+        several = [images] if isinstance(images, Picture) else list(images)
+        found = []
+        for image, prediction in zip(several, self.stream(several, topk), strict=True):
+            if isinstance(prediction, str):
+                raise ValueError(f"cannot read {named(image)}: {prediction}")
+            found.append(prediction)
+        return found[0] if isinstance(images, Picture) else found
+
+    def stream(
+        self,
+        images: Sequence[Picture],
+        topk: int = 5,
+        max_pixels: int = MAX_PIXELS,
+        doubts: Doubts | None = None,
+    ) -> Iterator[PredictionOrError]:
+        """Yield each image's prediction or, for an image that cannot be decoded, the reason.
+
+        Only a few images are in memory at a time. Files that can be read but look faulty, for
+        example because an image has only one color, are added to `doubts`, if given. Raise
+        ValueError if the model does not classify.
+        """
+        if not self.meta.task.needs_labels:
+            raise ValueError(
+                f"task={self.meta.config.task.name} does not classify images: choose a classifier"
+            )
+        at_once = min(AT_ONCE, self.at_once)
+        for first in range(0, len(images), at_once):
+            read: list[Tensor | str] = []
+            for image in images[first : first + at_once]:
+                try:
+                    read.append(self.pixels(image, max_pixels, doubts))
+                except BrokenImage as error:
+                    read.append(str(error))
+            decoded = [each for each in read if isinstance(each, Tensor)]
+            predictions = iter(self.classify(torch.stack(decoded), topk) if decoded else ())
+            yield from (each if isinstance(each, str) else next(predictions) for each in read)
+
+    def pixels(
+        self,
+        image: Picture,
+        max_pixels: int = MAX_PIXELS,
+        doubts: Doubts | None = None,
+        size: Size | None = None,
+    ) -> Tensor:
+        """Return an image as uint8 (C,H,W), at `size` or, if None, at the model's image size.
+
+        Raise BrokenImage if the image cannot be decoded.
+        """
+        meta = self.meta
+        reading = Reading(size or meta.image_shape[1:], meta.fit, meta.white_level, max_pixels)
+        with decoding():
+            if isinstance(image, str | Path):
+                pixels, lost = read_image(Path(image), reading)
+            else:
+                opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
+                pixels, lost = fitted(opened, reading)
+        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        if doubts is not None and isinstance(image, str | Path):
+            doubts.note([Path(image)], tensor[None], [lost])
+        return tensor
+
+    def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
+        """Return the predictions for uint8 images (B,C,H,W), computed on the model's device.
+
+        Images are split into micro-batches as in vit-eval.
+        """
+        normalize, precision = self.normalize, self.precision
+        with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
+            parts = workers.map(
+                lambda part: self.probabilities(normalize(part), precision), pixels.to(self.device)
+            )
+            probabilities = torch.cat(list(parts)).cpu()
+        if not self.meta.task.one_class:
+            return [tagged(each, self.meta) for each in probabilities]
+        best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
+        names = self.meta.classes
+        return [
+            Prediction(
+                names[labels[0]],
+                values[0],
+                [(names[label], value) for label, value in zip(labels, values, strict=True)],
+            )
+            for labels, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor, precision: Precision) -> Tensor:
+        """Return the class probabilities (B,K), float64, of normalized images (B,C,H,W).
+
+        The images must be on the model's device.
+        """
+        with precision.autocast():
+            logits: Tensor = self.model.forward(images).double()
+        self.meta.require_finite(logits)
+        if not self.meta.task.one_class:
+            return logits.sigmoid()
+        return (logits / (self.meta.temperature or 1.0)).softmax(dim=1)
+
+    @property
+    def at_once(self) -> int:
+        """Return how many images a forward pass can take without exceeding SHARE of the memory.
+
+        On a GPU, the memory is the free memory of this GPU; otherwise, it is the RAM.
+        """
+        each, memory = forward_bytes(self.meta.config.model, self.meta.image_shape), memory_bytes()
+        if self.device.type == "cuda":
+            memory = torch.cuda.mem_get_info(self.device)[0]
+        # Memory counts as infinite if the system does not report it.
+        return max(1, int(min(SHARE * memory / each, 1e9)))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def normalize(self) -> Normalize:
+        """Return the normalization used in training, as a module on the model's device."""
+        return Normalize(self.meta.statistics, self.device)
+
+    @property
+    def precision(self) -> Precision:
+        """Return the run's precision, or another if the run's does not suit the device.
+
+        For a run in bf16, return the fastest of bf16, fp16 and fp32 on this device. For a run in
+        any other precision, return fp32 if the device does not support the run's precision.
+        """
+        name = self.meta.config.precision
+        try:
+            return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
+        except ValueError:
+            return pick_precision("fp32", self.device, self.model)
+
+
+def tagged(probabilities: Tensor, meta: Meta) -> Prediction:
+    """Return the tags whose probability, one of (K,), reaches their threshold, highest first."""
+    chances = zip(meta.classes, probabilities.tolist(), meta.tag_thresholds, strict=True)
+    found = [(name, chance) for name, chance, least in chances if chance >= least]
+    found.sort(key=lambda each: -each[1])
+    names = "|".join(name for name, _ in found)
+    return Prediction(names, probabilities.max().item(), found)
