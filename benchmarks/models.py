@@ -26,8 +26,9 @@ from vit_train.loop.precision import (
 )
 from vit_train.loop.trainer import Callback, Trainer
 from vit_train.run.reports import TensorBoard
-from vit_train.run.setup import set_up
+from vit_train.run.start import resolve
 from vit_train.run.terminal import Terminal
+from vit_train.run.train import train_epochs
 
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
 # What each package can be asked for besides a precision.
@@ -94,7 +95,8 @@ class Stop(Callback):
         self.steps = steps
 
     def on_step(self, trainer: Trainer) -> None:
-        trainer.stop_requested = trainer.batch >= self.steps
+        if trainer.batch >= self.steps:
+            trainer.stop()
 
 
 def build(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
@@ -114,18 +116,16 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
         config = replace(config, model=model)
     for word in {"compiled", "eager"}.intersection(contender.words):
         config = replace(config, compile=word == "compiled")
-    setup = set_up(replace(config, precision=contender.precision), device, ALONE)
-    per_epoch = min(LOOP_STEPS[device.type], len(setup.train_loader))
+    run = resolve(replace(config, precision=contender.precision), device, ALONE)
+    per_epoch = min(LOOP_STEPS[device.type], len(run.train_loader))
     epochs = -(-LOOP_STEPS[device.type] // per_epoch)
     folder = exit.enter_context(tempfile.TemporaryDirectory())
     terminal = Terminal()
     reports = [TensorBoard(Path(folder)), terminal, Stop(per_epoch)]
-    trainer = Trainer(
-        setup.model, setup.task, setup.train_loader, None, config, setup.precision, reports
-    )
-    setup.model.train()
+    trainer = Trainer(run.model, run.task, run.train_loader, run.config, run.precision, reports)
+    run.model.train()
     exit.enter_context(terminal.shown(trainer))
-    images_, targets = (each.clone() for each in next(setup.train_loader.epoch(0)))
+    images_, targets = (each.clone() for each in next(run.train_loader.epoch(0)))
     if len(images_) < config.train.batch_size:
         raise ValueError(f"there are only {len(images_)} training images")
     # Mixed targets (B,K) are not labels (B,), which evaluation needs; tags are (B,K) in both.
@@ -147,15 +147,16 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
 
     def loop() -> None:
         for _ in range(epochs):
-            trainer.batch, trainer.stop_requested = 0, False
-            trainer.train_epoch()
+            trainer.batch = 0
+            trainer.stop_reason = ""
+            train_epochs(trainer, None)
 
     def infer() -> None:
-        setup.model.eval()
+        run.model.eval()
         list(trainer.workers.map(trainer.graphed_outputs, images_, labels))
 
     work = {"train": train, "loop": loop, "infer": infer}
-    return Subject(device, setup.model, first_step, work, {"loop": epochs * per_epoch})
+    return Subject(device, run.model, first_step, work, {"loop": epochs * per_epoch})
 
 
 def peer(contender: Contender, config: TrainConfig) -> Subject:

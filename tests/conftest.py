@@ -40,7 +40,7 @@ from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.trainer import CALLBACKS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
-from vit_train.run import reports, setup
+from vit_train.run import reports, start
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -202,7 +202,7 @@ def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Only an experiment can set Hydra's mode, for which Hydra composes all settings once more.
     """
-    parse, count, mode = yaml.load, setup.count_flops, Hydra.get_mode
+    parse, count, mode = yaml.load, start.count_flops, Hydra.get_mode
 
     def once(key: str, make: Callable[[], Any]) -> Any:
         if key not in KNOWN:
@@ -219,7 +219,7 @@ def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hydra, "get_mode", quick_mode)
     monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda store, memo: store, raising=False)
     monkeypatch.setattr(yaml, "load", parse_once)
-    monkeypatch.setattr(setup, "count_flops", lambda *what: once(repr(what), lambda: count(*what)))
+    monkeypatch.setattr(start, "count_flops", lambda *what: once(repr(what), lambda: count(*what)))
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 

@@ -1,6 +1,7 @@
 """Trainers of small models on batches that a test gives them."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from vit_train.config.training import AdamWConfig, LoopConfig
 from vit_train.loop.objective import Objective
 from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Callback, Trainer
+from vit_train.run.train import train_epochs
 from vit_train.tasks.classify import Classify
 
 FP32 = Precision("fp32", torch.device("cpu"))
@@ -48,11 +50,16 @@ def make_trainer(
     callbacks: Sequence[Callback] = (),
     optim: AdamWConfig | None = None,
     seed: int = 0,
-    validated: bool = False,
     **loop: object,
 ) -> Trainer:
-    """Return a trainer in fp32 on this CPU, validated on its own batches if asked for."""
+    """Return a trainer in fp32 on this CPU."""
     train = LoopConfig(batch_size=loader.batch_size, **loop)
     config = TrainConfig(train=train, optim=optim or AdamWConfig(), seed=seed)
-    val = loader.epochs[0] if validated else None
-    return Trainer(model, objective, loader, val, config, FP32, callbacks)
+    return Trainer(model, objective, loader, config, FP32, callbacks)
+
+
+def fit(trainer: Trainer, validated: bool = False) -> Trainer:
+    """Train to the end, validated on the batches of the first epoch if asked for."""
+    loader: Any = trainer.train_loader
+    train_epochs(trainer, loader.epochs[0] if validated else None)
+    return trainer

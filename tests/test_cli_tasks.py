@@ -17,8 +17,8 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.config.data import ShapesConfig
 from vit_train.config.model import FastCnnConfig
-from vit_train.config.run import ADAMW_TUNING, FINE_TUNING
 from vit_train.config.tasks import ClassifyConfig
+from vit_train.config.training import AdamWConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.tasks.make import count_flops
@@ -57,7 +57,7 @@ def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -
     run.fails("model.final_norm=False", "vit-export", "ckpt=run", "format=timm")
     train(run, "next", *post_ln, "init_from=run")
     words = "to match it, set model.final_norm=false\n"
-    run.fails(words, "vit-train", *SMALL, "model.final_norm=true", "init_from=run")
+    run.fails(words, "vit-train", "model=tiny", *SMALL, "model.pre_norm=false", "init_from=run")
 
 
 def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: SmallRun) -> None:
@@ -74,7 +74,7 @@ def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: 
     sweep = ["vit-train", "-m", *tune, "seed=0", "hydra.sweep.dir=sweep"]
     run.succeeds(*sweep, "train.max_minutes=1e-9")
     run.says("resuming after step 1", *sweep)
-    run.fails("to match it, set model.depth=2", "vit-train", *tune, "model.depth=6")
+    run.fails("to match it, set model.depth=2", "vit-train", *tune, "model.depth=3")
     # 16 × 32 hidden units are as many as those of the default model, 128 × 4.
     run.succeeds("vit-train", *SMALL, "model.mlp_ratio=32", "hydra.run.dir=wide")
     run.succeeds("vit-train", *loop, "init_from=wide")
@@ -84,7 +84,7 @@ def test_a_model_takes_the_shape_of_its_pretrained_encoder(run: Run, small_run: 
     run.fails("model.embed_dim=16 model.depth=2", "vit-train", *tune, "model=tiny")
 
 
-TUNED = [32, ADAMW_TUNING["optim.lr"], *FINE_TUNING.values()]
+TUNED = [32, *(AdamWConfig.fine_tuning[each] for each in ("lr", "layer_decay")), 20]
 # Of a run with more settings: the image size, learning rate, layer decay and number of epochs.
 FITTED: dict[str, list[object]] = {
     "init_from=finished": TUNED,
@@ -92,16 +92,10 @@ FITTED: dict[str, list[object]] = {
     "init_from=finished optim.lr=1e-3 data.image_size=64 train.epochs=3": [64, 1e-3, TUNED[2], 3],
     "init_from=finished optim=muon": [32, 1e-3, *TUNED[2:]],
     "init_from=finished optim=sgd": [32, 0.05, *TUNED[2:]],
-    "init_from=finished train.freeze=encoder": [32, 1e-3, None, 30],
-    "init_from=finished task=reconstruct": [32, 1e-3, None, 30],
-    "init_from=reconstruct": [32, 1e-3, None, 30],
-    "init_from=finished experiment=ablation data=folder data.train_subset=null": [
-        64,
-        1e-3,
-        None,
-        30,
-    ],
-    "model=vit model.depth=1": [64, 1e-3, None, 30],
+    "init_from=finished train.freeze=encoder": [32, 1e-3, 1, 30],
+    "init_from=finished task=reconstruct": [32, 1e-3, 1, 30],
+    "init_from=reconstruct": [32, 1e-3, 1, 30],
+    "model=vit model.depth=1": [64, 1e-3, 1, 30],
 }
 
 
@@ -117,7 +111,7 @@ def test_fine_tuning_is_one_setting(run: Run, small_run: SmallRun, settings: str
     found = [data.image_size, optim.lr, optim.layer_decay, config.train.epochs]
     assert found == FITTED[settings]
     is_tuned = "optim.layer_decay=0.75" in outcome.said
-    assert is_tuned == (optim.layer_decay is not None) and "hint" not in outcome.said
+    assert is_tuned == (optim.layer_decay != 1) and "hint" not in outcome.said
 
 
 def test_a_folder_gets_better_commands_if_its_user_chose_no_sizes(run: Run) -> None:

@@ -24,8 +24,8 @@ from vit_train.run import train as training
 PHASES = (
     "vit_train.commands.train.to_config",  # reading the settings
     "vit_train.trained.folder.sole_writer",
-    "vit_train.run.setup.load_dataset",
-    "vit_train.run.setup.make_task",
+    "vit_train.run.start.load_dataset",
+    "vit_train.run.start.make_task",
     "vit_train.run.folder.TensorBoard",  # opening the reports
     "vit_train.run.train.stop_on_signals",  # the last moment
 )
@@ -163,7 +163,7 @@ def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
         return hold(path)
 
     monkeypatch.setattr(train, "sole_writer", late)
-    monkeypatch.setattr(training, "train_in_locked_folder", None)
+    monkeypatch.setattr(training, "train_in", None)
     run.says("run is finished", "vit-train", "resume=run")
 
 

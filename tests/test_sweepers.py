@@ -5,7 +5,6 @@ import shlex
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,6 @@ from test_resume import varied
 
 from vit_train.base.reading import read_json
 from vit_train.commands import train
-from vit_train.commands.rerun import are_same, completed_config
-from vit_train.config.data import FolderConfig
-from vit_train.config.model import ViTConfig
-from vit_train.config.run import TrainConfig
-from vit_train.config.training import LoopConfig
 from vit_train.evaluate import differences
 from vit_train.trained.folder import Outcome
 
@@ -228,18 +222,3 @@ def test_seeds_are_added_until_two_settings_are_told_apart(
     run.fails("leave out hydra/launcher=", "vit-train", *sweep, words[0], "hydra/launcher=basic")
     folds = ["data.cv_folds=2", "data.cv_fold=0,1"]  # not seeds: they share training images
     run.fails("but this sweep has 4", "vit-train", *sweep, words[0], *folds)
-
-
-def test_a_repeated_job_takes_what_only_its_run_could_know() -> None:
-    begun = TrainConfig(ViTConfig(norm_eps=1e-6), data=FolderConfig(root="x", white_level=4095))
-    config = TrainConfig(ViTConfig(), data=FolderConfig(root="x"))
-    assert are_same(begun, completed_config(config, begun, []), exactly=True)
-    # A pretrained model's width and heads fit each other, not those of this config.
-    wide = replace(begun, model=ViTConfig(embed_dim=9, num_heads=3, norm_eps=1e-6))
-    assert are_same(wide, completed_config(config, wide, ["init_from"]), exactly=False)
-    # The epochs of a fine-tuning may be its model's, but those of a recipe are its own.
-    longer = replace(begun, train=LoopConfig(epochs=99))
-    for keys, same in ((["init_from"], True), (["init_from", "experiment"], False)):
-        assert are_same(longer, completed_config(config, longer, keys), exactly=True) == same
-    for other in (replace(begun, data=FolderConfig(root="y")), replace(begun, precision="tf32")):
-        assert not are_same(begun, other, exactly=False)

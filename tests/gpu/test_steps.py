@@ -80,13 +80,12 @@ def trainer_of(data: ImageSet, **loop: Any) -> Trainer:
         optim=AdamWConfig(), train=LoopConfig(epochs=4, batch_size=50, **loop), compile=False
     )
     model = task.build_model().to(GPU)
-    return Trainer(model, task, batches, None, config, Precision("fp32", GPU))
+    return Trainer(model, task, batches, config, Precision("fp32", GPU))
 
 
 def advance(trainer: Trainer, draws: tuple[torch.Tensor, ...]) -> None:
     """Take a step as the loop does."""
-    trainer.graphed_step(trainer.step_scalars(), *draws)
-    trainer.step += 1
+    trainer.train_on(draws)
 
 
 def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:

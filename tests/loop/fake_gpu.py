@@ -79,13 +79,15 @@ def loader_on(device: torch.device, task: Task, augment: AugmentConfig) -> Train
     return task.train_loader(TrainBatches(images, 10, normalize, augment, 16, 0, device))
 
 
-def prepare(task: Task, device: torch.device) -> None:
+def prepared(task: Task, device: torch.device) -> Task:
     """Give a task what it has before the first step: weights of classes, a teacher."""
-    task.prepare(torch.zeros(48, dtype=torch.long, device=device))
+    teacher = None
     if isinstance(task, Distill):
         normalize = Normalize(STATISTICS, device)
         with device:
-            task.teacher = Teacher(task.build_model(), normalize, normalize)
+            teacher = Teacher(task.build_model(), normalize, normalize)
+    labels = torch.zeros(48, dtype=torch.long, device=device)
+    return task.for_training(labels, False, task.best_by, teacher)
 
 
 def step(
@@ -100,11 +102,11 @@ def step(
     draws = next(loader_on(torch.device("cpu"), learned, augment).draws(0))
     config = TrainConfig(optim=optim or AdamWConfig(), train=LoopConfig(batch_size=16, **loop))
     with FakeTensorMode(allow_non_fake_inputs=True) as shapes_alone:
-        prepare(learned, GPU)
+        learned = prepared(learned, GPU)
         with GPU:
             network = learned.build_model()
         loader = loader_on(GPU, learned, augment)
-        trainer = Trainer(network, learned, loader, None, config, Precision("fp32", GPU))
+        trainer = Trainer(network, learned, loader, config, Precision("fp32", GPU))
         drawn = [torch.empty(each.shape, dtype=each.dtype, device=GPU) for each in draws]
         schedule = torch.empty(3, device=GPU, dtype=torch.float64)
 
@@ -146,7 +148,7 @@ def gradients(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **lo
     learned = make_task(task, model, (3, 32, 32), 10)
     batch = next(loader_on(torch.device("cpu"), learned, augment).epoch(0))
     images, targets = (each.to("meta") for each in batch)
-    prepare(learned, torch.device("meta"))
+    learned = prepared(learned, torch.device("meta"))
     network = on_meta(learned.build_model, model)
     # The meta device has no autocast.
     with patch.object(Head, "forward", nn.Linear.forward), NoTransfer():

@@ -24,6 +24,7 @@ from vit_train.loop import distributed
 from vit_train.loop.distributed import ALONE, Processes, join_processes, leave_processes
 from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Trainer
+from vit_train.run.train import train_epochs
 from vit_train.tasks.classify import Classify
 
 CPU = torch.device("cpu")
@@ -53,15 +54,15 @@ def result(processes: Processes) -> dict:
 
     vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
     task = Classify(ClassifyConfig(class_weights=[0.5, 1, 2, 3, 4] * 2), vit, (3, 8, 8), 10)
-    task.prepare(photos.labels, weighted=True)
+    task = task.for_training(photos.labels, True, "acc")
     torch.manual_seed(processes.rank)
     model = task.build_model().double()
     processes.copy_from_main(model)
     loop = LoopConfig(epochs=5, batch_size=10, micro_batch=3)  # 4 steps each
     run = TrainConfig(optim=AdamWConfig(), train=loop)
     fp32 = Precision("fp32", CPU)
-    trainer = Trainer(model, task, train, None, run, fp32, processes=processes)
-    trainer.fit()
+    trainer = Trainer(model, task, train, run, fp32, processes=processes)
+    train_epochs(trainer, None)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     evaluated = trainer.evaluate(model.float(), val)
     return {"steps": trainer.step, "seen": trainer.images_seen, "weights": weights,

@@ -6,20 +6,24 @@ from types import SimpleNamespace
 import pytest
 from conftest import posix
 
-from vit_train.run.train import SIGNALS, Deadline, stop_on_signals
+from vit_train.run.stop import SIGNALS, Deadline, stop_on_signals
 
 # Each thing that happens has a process of its own, forked from one that has imported torch.
 PROGRAM = """
 import os, signal, sys
-from vit_train.run.train import stop_on_signals
+from vit_train.run.stop import stop_on_signals
 
 class Trainer:
-    stop_requested = False
+    stopped = ""
+
+    @classmethod
+    def stop(cls, reason):
+        cls.stopped = reason
 
 def twice(number):
     with stop_on_signals(Trainer) as interruption:
         os.kill(os.getpid(), number)
-        assert Trainer.stop_requested
+        assert Trainer.stopped
         print(*interruption, flush=True)
         os.kill(os.getpid(), number)
         print("still there")
@@ -28,14 +32,14 @@ def hung_up():
     with stop_on_signals(Trainer) as interruption:
         for _ in range(3):  # from the shell, and from the system when the shell has ended
             os.kill(os.getpid(), signal.SIGHUP)
-        assert Trainer.stop_requested
+        assert Trainer.stopped
         print(*interruption, flush=True)
 
 def ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     with stop_on_signals(Trainer) as interruption:
         os.kill(os.getpid(), signal.SIGHUP)
-        assert not Trainer.stop_requested
+        assert not Trainer.stopped
         print(*interruption, flush=True)
 
 def together():
@@ -77,18 +81,19 @@ def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
 
 
 def test_time_is_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, trainer = 1000.0, SimpleNamespace(stop_requested=False)
+    now, stops = 1000.0, []
+    trainer = SimpleNamespace(stop=stops.append)
     monkeypatch.setattr("time.monotonic", lambda: now)
     deadline = Deadline(1.5)
     for now, up in ((1001.5, False), (1089, False), (1090, True)):
         deadline.on_step(trainer)
-        assert trainer.stop_requested == up, now
+        assert bool(stops) == up, now
 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:
     numbers = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
     before = [signal.getsignal(number) for number in numbers]
-    with stop_on_signals(SimpleNamespace(stop_requested=False)) as stop:
+    with stop_on_signals(SimpleNamespace()) as stop:
         assert all(signal.getsignal(number) not in before for number in numbers)
     assert [signal.getsignal(number) for number in numbers] == before
     assert stop == []

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 import torch.nn.functional as F
-from small_trainers import GivenBatches, batches_of, make_trainer
+from small_trainers import GivenBatches, batches_of, fit, make_trainer
 from torch import Tensor, nn
 
 from vit_train.base.reading import typed
@@ -65,14 +65,12 @@ def make_model() -> nn.Module:
 def trainer_of(
     loader: GivenBatches, *callbacks: Callback, model: nn.Module | None = None, **more: Any
 ) -> Trainer:
-    settings = {"epochs": 2, "log_every": 4, "validated": True, **more}
+    settings = {"epochs": 2, "log_every": 4, **more}
     return make_trainer(model or make_model(), loader, callbacks=callbacks, **settings)
 
 
 def train(*what: Any, **more: Any) -> Trainer:
-    trainer = trainer_of(*what, **more)
-    trainer.fit()
-    return trainer
+    return fit(trainer_of(*what, **more), validated=True)
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1e9, None])
@@ -161,7 +159,7 @@ class Dropped(nn.Module):
 def test_every_step_and_every_image_has_dropout_of_its_own_from_the_seed() -> None:
     def masks(seed: int) -> Tensor:
         model = Dropped()
-        train(data(), model=model, seed=seed, validated=False)
+        fit(trainer_of(data(), model=model, seed=seed))
         return torch.stack(model.masks)  # (12 steps, 8 images, 5 values)
 
     first = masks(0)
@@ -243,7 +241,8 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
 
     def slow_until_9(trainer: Trainer) -> None:
         slow(trainer)
-        trainer.stop_requested = trainer.step == 9
+        if trainer.step == 9:
+            trainer.stop()
 
     whole, before, after = Recorder(slow), Recorder(slow_until_9), Recorder(slow)
     train(turning(), whole, log_every=5)
@@ -253,7 +252,7 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     resuming.restore(trainer, state)
     assert trainer.seconds == state.seconds == 18
     now += 500  # the reports are opened
-    trainer.fit()
+    fit(trainer, validated=True)
     logs = [log for recorder in (before, after) for log in recorder.logs]
     # A point is taken before its last step's two seconds are over.
     assert [log.images_per_s for log in whole.logs] == pytest.approx(
@@ -393,7 +392,7 @@ def test_a_gpu_is_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("time.perf_counter", lambda: clock[-1] + 1e-9 * next(ticks))
     trainer = trainer_of(data([3]), recorder, log_every=1, on_nonfinite="skip")
     trainer.log_seconds = 1.0
-    trainer.fit()
+    fit(trainer, validated=True)
     assert [log.step for log in recorder.logs] == [1, 5, 6, 10, 12]
     assert trainer.nonfinite.skipped == 2
 
@@ -406,7 +405,7 @@ def test_several_gpus_ask_each_other_now_and_then() -> None:
             asked.append(trainer.step)
             return flag
 
-    trainer = trainer_of(data(), Recorder(lambda trainer: setattr(trainer, "stop_requested", True)))
+    trainer = trainer_of(data(), Recorder(lambda trainer: trainer.stop()))
     trainer.processes, trainer.ask_every, trainer.log_seconds = Asking(), 4, math.inf
-    trainer.fit()
+    fit(trainer, validated=True)
     assert trainer.step == 4 and asked == [0, 4, 4]

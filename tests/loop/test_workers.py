@@ -2,7 +2,7 @@ import threading
 
 import pytest
 import torch
-from small_trainers import GivenBatches, make_trainer
+from small_trainers import GivenBatches, fit, make_trainer
 from torch import nn
 
 from vit_train.config.model import ViTConfig
@@ -119,7 +119,7 @@ def test_dropout_depends_on_neither_threads_nor_micro_batches(
         config = ViTConfig(embed_dim=16, depth=2, **dropped)
         model = VisionTransformer(config, 8).double()
         task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
-        make_trainer(model, loader, task, seed=seed, epochs=1, micro_batch=micro_batch).fit()
+        fit(make_trainer(model, loader, task, seed=seed, epochs=1, micro_batch=micro_batch))
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)

@@ -34,11 +34,14 @@ from vit_train.loop import precision, schedule
 from vit_train.loop.distributed import ALONE, Processes
 from vit_train.loop.metrics import wilson_interval
 from vit_train.model.build import build
-from vit_train.run import plan, setup
-from vit_train.run.setup import Setup, augmented, set_up
-from vit_train.run.start import freeze_encoder
+from vit_train.run import plan, start
+from vit_train.run.data import training_batches
+from vit_train.run.start import Run as Parts
+from vit_train.run.start import resolve
+from vit_train.run.stop import Deadline
 from vit_train.run.terminal import opening
-from vit_train.run.train import Deadline, train
+from vit_train.run.train import train
+from vit_train.run.weights import freeze_encoder
 from vit_train.tasks.make import count_flops
 from vit_train.trained.checkpoint import Checkpoint
 
@@ -226,7 +229,7 @@ def parts(
     processes: Processes = ALONE,
     model: dict[str, Any] | None = None,
     **data: object,
-) -> Setup:
+) -> Parts:
     config = TrainConfig(
         model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8, **(model or {})),
         task=task or ClassifyConfig(),
@@ -234,19 +237,21 @@ def parts(
         optim=AdamWConfig(),
         seed=seed,
     )
-    return set_up(config, torch.device("cpu"), processes)
+    return resolve(config, torch.device("cpu"), processes)
 
 
 @pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
 def test_the_statistics_are_those_of_what_is_trained_on_alone(data: dict[str, object]) -> None:
     """Neither validation nor test images have a part in them."""
     run = parts(**data)
-    pixels, test = (part.images.numpy() / 255 for part in (run.splits.train, run.splits.test))
+    pixels, test = (
+        part.images.numpy() / 255 for part in (run.data.splits.train, run.data.splits.test)
+    )
     assert len(pixels) == data.get("train_subset", 60 if data else 54)
     mean, std = pixels.mean((0, 2, 3), keepdims=True), pixels.std((0, 2, 3), keepdims=True)
-    np.testing.assert_allclose(run.statistics.mean, mean.flatten(), rtol=1e-9)
-    np.testing.assert_allclose(run.statistics.std, std.flatten(), rtol=1e-9)
-    images, _ = next(iter(run.unaugmented(run.splits.test)))
+    np.testing.assert_allclose(run.data.statistics.mean, mean.flatten(), rtol=1e-9)
+    np.testing.assert_allclose(run.data.statistics.std, std.flatten(), rtol=1e-9)
+    images, _ = next(iter(run.unaugmented(run.data.splits.test)))
     np.testing.assert_allclose(images, (test - mean) / std, rtol=0, atol=1e-5)
 
 
@@ -255,16 +260,16 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
 ) -> None:
     """Counting keeps the attention of all layers, which fused kernels never store."""
     assert parts().flops is not None
-    monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
+    monkeypatch.setattr(start, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
 
 
 def test_arithmetic_is_counted_with_the_patches_that_are_left() -> None:
     """As for images of three patches, but the embedding of the fourth is computed before."""
-    setup = parts(model={"patch_dropout": 0.25, "patch_dropout_epochs": 2})
-    epoch = len(setup.train_loader) * setup.train_loader.batch_size
-    one, two, three = (setup.training_tflop(number * epoch) for number in (1, 2, 3))
+    run = parts(model={"patch_dropout": 0.25, "patch_dropout_epochs": 2})
+    epoch = len(run.train_loader) * run.train_loader.batch_size
+    one, two, three = (run.training_tflop(number * epoch) for number in (1, 2, 3))
     narrow = count_flops(ClassifyConfig(), parts().config.model, (3, 8, 24), 10)
     embedding = 2 * 2 * (3 * 8 * 8) * 8  # forward, and the gradient of its weights
     assert one == pytest.approx(epoch * (narrow.training + embedding) / 1e12)
@@ -291,9 +296,8 @@ def test_the_start_says_what_the_best_epoch_is_chosen_by_unless_that_is_usual() 
 
 
 def test_a_step_has_an_image_for_each_process() -> None:
-    setup = parts()
-    some = (setup.config, setup.splits.train, setup.data, setup.normalize)
-    assert augmented(*some, Processes(rank=0, count=54)).batch_size == 54
+    run = parts()
+    assert training_batches(run.config, run.data, Processes(rank=0, count=54)).batch_size == 54
     with pytest.raises(ValueError, match=r"54 is smaller than the number of processes \(55\)"):
         parts(processes=Processes(rank=0, count=55))
 
@@ -315,8 +319,8 @@ def test_several_processes_agree_on_one_precision(monkeypatch: pytest.MonkeyPatc
 
 def test_the_training_images_are_held_once() -> None:
     run = parts()
-    (own,) = (value for value in vars(run.image_loader.cropper).values() if torch.is_tensor(value))
-    assert own.data_ptr() == run.splits.train.images.data_ptr()
+    (own,) = (value for value in vars(run.image_batches.cropper).values() if torch.is_tensor(value))
+    assert own.data_ptr() == run.data.splits.train.images.data_ptr()
 
 
 def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +333,7 @@ def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatc
         return data
 
     monkeypatch.setattr(ShapesConfig, "builds", loaded)
-    monkeypatch.setattr(setup, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
+    monkeypatch.setattr(start, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
     with pytest.raises(pytest.fail.Exception, match="None"):
         parts()
 
@@ -355,7 +359,7 @@ def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
     for run in (parts(), parts(), parts(seed=1)):
         weights.append(torch.cat([each.flatten() for each in run.model.parameters()]).tolist())
         orders.append(torch.cat([labels for _, labels in run.train_loader.epoch(0)]).tolist())
-        images.append(run.splits.train.images)
+        images.append(run.data.splits.train.images)
     assert weights[0] == weights[1] != weights[2] and orders[0] == orders[1] != orders[2]
     assert torch.equal(images[0], images[2])
 
@@ -368,11 +372,11 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
     unlabeled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
     monkeypatch.setattr(ShapesConfig, "builds", lambda _: replace(data, unlabeled=unlabeled))
     run = parts(task=task)
-    images = torch.cat((run.splits.train.images, unlabeled))[:count]
-    assert torch.equal(run.train_set.images, images)
-    assert (run.train_set.labels[54:] == -1).all()
+    images = torch.cat((run.data.splits.train.images, unlabeled))[:count]
+    assert torch.equal(run.data.train.images, images)
+    assert (run.data.train.labels[54:] == -1).all()
     mean = (images / 255).double().mean((0, 2, 3))
-    np.testing.assert_allclose(run.statistics.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(run.data.statistics.mean, mean, rtol=1e-6)
 
 
 def test_a_run_says_if_a_tenth_of_the_images_is_left_out_of_an_epoch(run: Run) -> None:
@@ -409,7 +413,7 @@ def test_planned_epochs_leave_time_for_both_tests(monkeypatch: pytest.MonkeyPatc
     run, clock = parts(test_images=540), counter()
     monkeypatch.setattr(plan, "seconds_per_step", lambda trainer, budget: 1.0)
     monkeypatch.setattr(plan, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    seconds, image_seconds = 60 * 5 * 0.95 - 3, 1 / len(run.train_set)  # the clock is read 4 times
-    epoch_seconds = len(run.train_loader) + image_seconds * run.sizes["val"]
+    seconds, image_seconds = 60 * 5 * 0.95 - 3, 1 / len(run.data.train)  # the clock is read 4 times
+    epoch_seconds = len(run.train_loader) + image_seconds * run.data.sizes["val"]
     expected = int((seconds - 2 * image_seconds * 540) / epoch_seconds)
-    assert plan.with_planned_epochs(run, minutes=5).config.train.epochs == expected
+    assert plan.planned_epochs(run, minutes=5) == expected

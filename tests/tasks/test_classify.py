@@ -90,9 +90,12 @@ def test_a_step_is_on_the_weighted_mean(mixed: bool, smoothing: float) -> None:
     reference = copy.deepcopy(model)
     config = ClassifyConfig(label_smoothing=smoothing, class_weights=WEIGHTS)
     task = Classify(config, ModelConfig(), (1, 1, 5), 3)
-    task.prepare(torch.zeros(1, dtype=torch.long))
+    task = task.for_training(torch.zeros(1, dtype=torch.long), False, "acc")
     optim = AdamWConfig(lr=0.02, warmup_epochs=0, min_lr=0.02, weight_decay=0, clip_norm=None)
-    log = make_trainer(model, data, task, optim=optim, epochs=1, micro_batch=3).train_epoch()
+    trainer = make_trainer(model, data, task, optim=optim, epochs=1, micro_batch=3)
+    for draws in trainer.draws():
+        trainer.train_on(draws)
+    log = trainer.end_epoch()
 
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.02, weight_decay=0)
     losses = []

@@ -34,7 +34,8 @@ def test_the_loss_is_the_formulas(kind: str, mixed: bool) -> None:
     config = DistillConfig(distillation=kind, alpha=0.3, temperature=2.5, label_smoothing=0.2)
     task, student, teacher = Distill(config, ModelConfig(), (3, 4, 4), 5), Linear(), Linear()
     student.eval()
-    task.teacher = Teacher(teacher, Normalize(SAME), Normalize(SAME))
+    teaching = Teacher(teacher, Normalize(SAME), Normalize(SAME))
+    task = task.for_training(torch.zeros(1), False, "acc", teaching)
     loss, _ = task.step_sums(student, images, targets)
 
     s, t = student(images), teacher.linear(images.flatten(1))

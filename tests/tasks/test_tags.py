@@ -78,7 +78,8 @@ def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:
     logits, tags = torch.randn(6, 3), torch.tensor([[1.0, 0, 0], [1, 1, 0]]).repeat(3, 1)
     config = TagsConfig(label_smoothing=0.2, class_weights="auto")
     task = Tags(config, ModelConfig(), (3, 8, 8), 3)
-    task.prepare(torch.tensor([[1.0, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]]))
+    labels = torch.tensor([[1.0, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
+    task = task.for_training(labels, False, "map")
     weights = torch.tensor([1.0, 3.0, 1.0])  # the first tag is on all images, the last on none
     losses = F.binary_cross_entropy_with_logits(logits, tags * 0.8 + 0.1, reduction="none")
     expected = torch.where(tags > 0, weights, 1) * losses  # only having a tag is weighted

@@ -12,7 +12,7 @@ from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig, TagsConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.tasks.classify import Classify, Distill, Teacher
+from vit_train.tasks.classify import Classify, Teacher
 from vit_train.tasks.make import make_task
 
 SAME = Normalize(Statistics((0.0,) * 3, (1.0,) * 3))
@@ -47,9 +47,7 @@ def test_an_image_of_weight_3_counts_like_3_images(config: LabelsConfig) -> None
     for weighted in (True, False):
         task = make_task(config, ModelConfig(), (3, 4, 4), 6)
         assert isinstance(task, Classify)
-        if isinstance(task, Distill):
-            task.teacher = Teacher(other, SAME, SAME)
-        task.prepare(labels, weighted)
+        task = task.for_training(labels, weighted, "acc", Teacher(other, SAME, SAME))
         whole = PIXELS, labels
         loader = (
             batches(*whole).weighted(0.1 * TIMES)

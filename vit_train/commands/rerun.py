@@ -4,9 +4,8 @@ With `config=`, the command line may change any of the settings; with `resume=`,
 `fork=`, only some of them.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from operator import attrgetter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,134 +13,77 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, require_config
 from vit_train.base.text import reason
-from vit_train.config.model import ViTConfig, differences
 from vit_train.config.run import (
-    ADAMW_TUNING,
     CHOSEN_BY_NAME,
-    FINE_TUNING,
     TrainConfig,
     as_saved,
+    declared,
     default_settings,
     from_checkpoint,
     keys_of,
     may_change,
     preset_urls,
     schema_of,
+    values,
     with_settings,
     without_retired,
 )
-from vit_train.trained.folder import CONFIG, finished_run, last_checkpoint, resumed_run, run_at
+from vit_train.trained.folder import (
+    CONFIG,
+    REQUESTED,
+    finished_run,
+    last_checkpoint,
+    resumed_run,
+    run_at,
+)
 
 
-def begun_run(
-    folders: Sequence[Path], own: Path | None, config: TrainConfig, overrides: Sequence[str]
-) -> tuple[Path, TrainConfig] | None:
-    """Return the first of `folders` whose run has the settings `config`, and the run's config.
+def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, TrainConfig] | None:
+    """Return the first of `folders` whose run was started with the `requested` settings.
 
-    The run in `own`, the folder of this job, may differ in settings that resume= may change, except
-    the precision and the image files: a command with different ones is for a new run. A run in
-    the folder of another job of the sweep must have the same settings throughout. Return None if no
-    run has these settings.
+    Also return the settings with which to resume it. Settings that alter nothing may differ; those
+    of `requested` are used. Return None if there is no such run.
     """
-    from vit_train.run.train import with_named_runs
-
-    config, keys = with_named_runs(config), keys_of(overrides)
+    alters = {key: each.get("alters", "results") for key, each in declared().items()}
+    wanted = values(requested)
     for folder in folders:
-        try:
-            begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
-            completed = completed_config(config, begun, keys)
-        except (ValueError, KeyError):
-            if folder == own:
-                raise
-            continue  # another job's run: damaged, of another version, or of another model
-        if are_same(begun, completed, exactly=folder != own):
-            return folder, completed
+        with suppress(ValueError):  # damaged, of another version, or of another model
+            begun = values(from_checkpoint(requested_settings(folder)))
+            differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
+            if all(alters.get(key) == "nothing" for key in differing):
+                config = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
+                return folder, with_settings(config, {key: wanted[key] for key in differing})
     return None
 
 
-def completed_config(config: TrainConfig, begun: TrainConfig, keys: Sequence[str]) -> TrainConfig:
-    """Return `config` with the settings that are known only once a run has begun.
+def rerun_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings of the run that `config=`, `fork=` or `extend=` names, with changes.
 
-    `begun` supplies the precision if it is auto, data.white_level and model.norm_eps if they are
-    null, and the number of epochs if it was planned for train.minutes. If init_from= is among
-    `keys`, the settings on the command line, `begun` also supplies the settings that are taken from
-    a pretrained model, unless they are among `keys`.
-    """
-    if config.precision == "auto":
-        config = replace(config, precision=begun.precision)
-    for group, name in (("data", "white_level"), ("model", "norm_eps")):
-        ours, theirs = getattr(config, group), getattr(begun, group)
-        if type(ours) is type(theirs) and getattr(ours, name, "absent") is None:
-            config = with_settings(config, {f"{group}.{name}": getattr(theirs, name)})
-    if config.train.minutes is not None and config.train.minutes == begun.train.minutes:
-        config = with_settings(config, {"train.epochs": begun.train.epochs})
-    ours, theirs = config.model, begun.model
-    if "init_from" in keys and isinstance(ours, ViTConfig) and isinstance(theirs, ViTConfig):
-        # As in `fine_tuned`.
-        taken: set[str] = set() if "model" in keys else {*differences(theirs, ours)}
-        if not {"experiment", "config"} & {*keys}:  # a recipe sets these itself
-            taken |= {"data.image_size", *FINE_TUNING, *ADAMW_TUNING}
-        config = with_settings(config, {k: attrgetter(k)(begun) for k in taken.difference(keys)})
-    return config
-
-
-def are_same(one: TrainConfig, other: TrainConfig, exactly: bool) -> bool:
-    """Return True if the settings are the same; see `begun_run`.
-
-    If `exactly` is true, settings that resume= may change count, too.
-    """
-    ours, theirs = (dict(flatten(as_saved(asdict(each)))) for each in (one, other))
-    places = ("data.root", "data.file") if ours["data.name"] in ("folder", "table") else ()
-    counting = ("precision", *places)
-    compared = (key for key in ours if exactly or key in counting or not may_change(key, "resume"))
-    return all(ours[key] == theirs.get(key) for key in compared)
-
-
-def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings of the run that `extend=` names, with the changes on the command line.
-
-    Unless the command line sets optim.warmup_epochs, scale the warm-up in proportion to the number
-    of epochs. Raise ValueError if the run is not finished, or if the command line changes a setting
+    The changes are those on the command line, `overrides`, from which Hydra has `composed` its
+    config. Raise ValueError if the run cannot be used so, or if the command line changes a setting
     that does not fit the run's saved state.
     """
+    if composed.config is not None:
+        path = run_at(Path(composed.config))
+        settings = requested_settings(path) if path.is_dir() else read_settings(path)
+        return changed("config", settings | {"resume": None}, composed, overrides)
+    if composed.fork is not None:
+        folder, named = resumed_run(composed.fork, "fork")
+        checkpoint = named or last_checkpoint(folder)
+        if checkpoint is None:
+            raise ValueError(
+                f"fork={composed.fork}: this run has no checkpoint: use config={composed.fork} to "
+                "start a new run with its settings"
+            )
+        settings = own_settings(folder, checkpoint) | {"fork": str(checkpoint), "extend": None}
+        return changed("fork", settings, composed, overrides)
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder), "fork": None}
     config = changed("extend", settings, composed, overrides)
-    before, optim = from_checkpoint(settings), config.optim
-    if optim.warmup_epochs == before.optim.warmup_epochs and "optim.warmup_epochs" not in keys_of(
-        overrides
-    ):
-        optim.warmup_epochs = round(
-            optim.warmup_epochs * config.train.epochs / before.train.epochs, 3
-        )
+    if "optim.warmup_epochs" not in keys_of(overrides):
+        scale = config.train.num_epochs / from_checkpoint(settings).train.num_epochs
+        config.optim.warmup_epochs = round(config.optim.warmup_epochs * scale, 3)
     return config
-
-
-def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings of the run that `fork=` names, with the changes on the command line.
-
-    Raise ValueError if the run has no checkpoint, or if the command line changes a setting that
-    does not fit the run's saved state.
-    """
-    folder, named = resumed_run(composed.fork, "fork")
-    checkpoint = named or last_checkpoint(folder)
-    if checkpoint is None:
-        raise ValueError(
-            f"fork={composed.fork}: this run has no checkpoint: use config={composed.fork} to "
-            "start a new run with its settings"
-        )
-    settings = own_settings(folder, checkpoint) | {"fork": str(checkpoint), "extend": None}
-    return changed("fork", settings, composed, overrides)
-
-
-def repeated_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings of the run that `config=` names, with the changes on the command line.
-
-    Raise ValueError if the settings cannot be read.
-    """
-    path = run_at(Path(composed.config))
-    settings = read_settings(path / CONFIG if path.is_dir() else path) | {"resume": None}
-    return changed("config", settings, composed, overrides)
 
 
 def changed(
@@ -154,34 +96,39 @@ def changed(
     as optim=muon, changes nothing. Raise ValueError if the command line changes any other setting,
     or names an `experiment`, which would replace the settings.
     """
-    settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
-    own, requested = (
-        dict(flatten(as_saved(OmegaConf.to_container(config))))  # type: ignore[arg-type]
-        for config in (settings, composed)
-    )
-    same = [key for key in CHOSEN_BY_NAME if f"{key}={own.get(f'{key}.name')}" in overrides]
-    keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
+    same = [f"{key}={stored.get(key, {}).get('name')}" for key in CHOSEN_BY_NAME]
+    keys = [key for key in keys_of([each for each in overrides if each not in same])]
+    keys = [key for key in keys if key != argument]
     if "experiment" in keys and argument != "resume":
         raise ValueError(f"{argument}= and experiment= cannot be combined: use only one of them")
-    fixed = [name for name in own if name != argument and not may_change(name, argument)]
-    for key in keys:
-        below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
-        # A key without settings of its own, such as experiment, could change any of them.
-        affected = below or ([] if may_change(key, argument) else fixed)
-        if differing := {name: own[name] for name in affected if own[name] != requested.get(name)}:
-            raise ValueError(cannot_change(argument, key, differing))
+    require_changeable(argument, keys, stored, composed)
+    settings = OmegaConf.create(stored)
     distrust(settings, stored, keys)
-    if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
+    if "data.file" in keys and str(Path(stored["data"]["file"]).parent) == stored["data"]["root"]:
         settings.data.root = ""  # a table's folder, which is now that of the new file
-    for key in (key for key in keys if may_change(key, argument)):
-        OmegaConf.update(
-            settings,
-            key,
-            OmegaConf.select(composed, key),
-            merge=key not in CHOSEN_BY_NAME,  # whose choices have settings of their own
-        )
+    says = declared()
+    for key in (key for key in keys if may_change(key, argument, says)):
+        # The choices of a group have settings of their own, which are not merged.
+        value = OmegaConf.select(composed, key)
+        OmegaConf.update(settings, key, value, merge=key not in CHOSEN_BY_NAME)
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+
+
+def require_changeable(
+    argument: str, keys: Iterable[str], stored: dict[str, Any], composed: DictConfig
+) -> None:
+    """Raise ValueError if one of `keys` changes a setting of the run that `argument` keeps."""
+    own = dict(flatten(as_saved(stored)))
+    wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
+    says = declared()
+    kept = [name for name in own if name != argument and not may_change(name, argument, says)]
+    for key in keys:
+        below = [name for name in kept if name == key or name.startswith(f"{key}.")]
+        # A key without settings of its own, such as experiment, could change any of them.
+        affected = below or ([] if may_change(key, argument, says) else kept)
+        if differing := {name: own[name] for name in affected if own[name] != wanted.get(name)}:
+            raise ValueError(cannot_change(argument, key, differing))
 
 
 def cannot_change(argument: str, key: str, differing: dict[str, Any]) -> str:
@@ -189,20 +136,21 @@ def cannot_change(argument: str, key: str, differing: dict[str, Any]) -> str:
 
     `differing` has the run's own values. Name the arguments with which a new run can change them.
     """
-    values = ", ".join(f"{name}={value}" for name, value in list(differing.items())[:3])
+    says = declared()
+    own = ", ".join(f"{name}={value}" for name, value in list(differing.items())[:3])
     able = [
         f"{each}="
         for each in ("fork", "config")
-        if key != "experiment" and all(may_change(name, each) for name in differing)
+        if key != "experiment" and all(may_change(name, each, says) for name in differing)
     ]
     how = f": {' or '.join(able)} with this run's folder" if able else ""
     return (
-        f"{argument}= cannot change {key} (this run has {values}): leave {key} out, or start a "
+        f"{argument}= cannot change {key} (this run has {own}): leave {key} out, or start a "
         f"new run{how}"
     )
 
 
-def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
+def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]) -> None:
     """Disable downloads in a run's settings, and replace the URLs with those of the preset.
 
     The run may come from somebody else, so its URLs are not trusted. The user's own runs need no
@@ -223,8 +171,17 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
         data.urls = preset_urls(data.name)
 
 
+def requested_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings with which a run was started; raise ValueError if they cannot be read.
+
+    For a run of an earlier version, which did not store them, return those that it used.
+    """
+    path = folder / REQUESTED
+    return read_settings(path) if path.is_file() else as_saved(read_settings(folder / CONFIG))
+
+
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """Return the settings in a run's config.yaml or, if this file is missing, in the checkpoint.
+    """Return the settings that a run uses, from its config.yaml or, without it, its checkpoint.
 
     Raise ValueError if the settings cannot be read.
     """
@@ -232,12 +189,12 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     if checkpoint is not None and not path.is_file():
         from vit_train.trained.checkpoint import Checkpoint
 
-        return without_retired(Checkpoint.load(checkpoint).config)
-    return read_settings(path)
+        return as_saved(without_retired(Checkpoint.load(checkpoint).config))
+    return as_saved(read_settings(path))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a run's config.yaml; raise ValueError if they cannot be read."""
+    """Return the settings in a YAML file; raise ValueError if they cannot be read."""
     try:
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import hydra.utils
 from hydra._internal.utils import _run_hydra
@@ -31,7 +31,9 @@ from vit_train.config.run import (
     CONF_DIR,
     CONTINUED,
     GROUPS,
+    IMPORT,
     TrainConfig,
+    keys_of,
     register_schemas,
     to_config,
 )
@@ -48,6 +50,9 @@ from vit_train.trained.folder import (
     resumed_run,
     sole_writer,
 )
+
+if TYPE_CHECKING:  # needs torch
+    from vit_train.run.folder import Launch
 
 
 class Sweep:
@@ -155,38 +160,59 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    if (outcome := continue_begun(folder, is_named, composed, settings)) is not None:
-        return outcome
-    with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
+    with removed_if_empty(folder, is_named):
         config = new_config(composed, settings)
+        if found := already_begun(folder, config, settings):
+            return continue_run(found[0], None, found[1], settings)
+    with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
         if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
             raise ValueError("this sweep needs validation results: choose data.val=split")
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
-        from vit_train.run.train import train_in_locked_folder
+        from vit_train.run.train import train_in
 
-        return train_in_locked_folder(config, path)
+        return train_in(path, config, launch_of(settings))
 
 
-def continue_begun(
-    folder: Path, is_named: bool, composed: DictConfig, settings: HydraConf
-) -> Outcome | None:
-    """Continue the run that the same sweep or launch has begun; return None if there is none."""
+def already_begun(
+    folder: Path, config: TrainConfig, settings: HydraConf
+) -> tuple[Path, TrainConfig] | None:
+    """Return the run that the same sweep or launch has begun with the same settings, if any.
+
+    Also return the settings with which to resume it.
+    """
     # The run's folder if torchrun has started these processes before (--max-restarts).
-    own = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
-    others: list[Path] = []
+    earlier = [Path(LAUNCH.read_text(encoding="utf-8"))] if LAUNCH and LAUNCH.exists() else []
     if settings.mode == RunMode.MULTIRUN:  # the job may have had another number
-        own, others = folder, sorted({*folder.parent.iterdir()} - {folder})
-    earlier = [each for each in (own, *others) if each is not None and holds_run(each)]
+        earlier = [folder, *sorted({*folder.parent.iterdir()} - {folder})]
+    earlier = list(filter(holds_run, earlier))
     if not earlier:
         return None
     from vit_train.commands.rerun import begun_run  # rarely needed
 
-    with removed_if_empty(folder, is_named):
-        config = new_config(composed, settings)
-        found = begun_run(earlier, own, config, settings.overrides.task)
-        return None if found is None else continue_run(found[0], None, found[1])
+    return begun_run(earlier, config)
+
+
+def launch_of(settings: HydraConf) -> "Launch":
+    """Describe how this run was started; the command of a sweep's job repeats only this job."""
+    from vit_train.run.folder import Launch
+    from vit_train.trained.provenance import command_line
+
+    task = list(settings.overrides.task)
+    if settings.mode != RunMode.MULTIRUN:
+        return Launch(command_line(), keys_of(task))
+    # Hydra's name for the source that --config-dir adds.
+    folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
+    flags = [
+        *(f"--config-dir={folder}" for folder in folders),
+        *(each for each in settings.overrides.hydra if each.startswith("hydra.searchpath=")),
+        *(each for each in sys.argv[1:] if each.startswith(IMPORT)),
+    ]
+    if settings.job.config_name != "train":
+        flags.append(f"--config-name={settings.job.config_name}")
+    # An experiment may turn every command that names it into a sweep.
+    return Launch(command_line([*task, "hydra.mode=RUN", *flags]), keys_of(task), in_sweep=True)
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
@@ -194,11 +220,9 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     require_known(composed, TrainConfig)
     if all(composed[key] is None for key in CONTINUED):
         return to_config(composed, TrainConfig)
-    from vit_train.commands.rerun import extended_config, forked_config, repeated_config
+    from vit_train.commands.rerun import rerun_config  # rarely needed
 
-    starts = {"config": repeated_config, "fork": forked_config, "extend": extended_config}
-    config_of = next(start for key, start in starts.items() if composed[key] is not None)
-    return config_of(composed, settings.overrides.task)
+    return rerun_config(composed, settings.overrides.task)
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
@@ -208,21 +232,24 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     own = own_settings(folder, named or last_checkpoint(folder))
-    return continue_run(folder, named, changed("resume", own, composed, settings.overrides.task))
+    config = changed("resume", own, composed, settings.overrides.task)
+    return continue_run(folder, named, config, settings)
 
 
-def continue_run(folder: Path, named: Path | None, config: TrainConfig) -> Outcome:
+def continue_run(
+    folder: Path, named: Path | None, config: TrainConfig, settings: HydraConf
+) -> Outcome:
     """Continue the run in `folder` from the checkpoint `named` or, if None, the last checkpoint.
 
     If the run is finished, print how to extend the run instead.
     """
-    from vit_train.run.train import train_in_locked_folder
+    from vit_train.run.train import train_in
     from vit_train.trained.checkpoint import Checkpoint
 
     with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
         if not is_finished(folder):
-            return train_in_locked_folder(config, folder, checkpoint, resumed=True)
+            return train_in(folder, config, launch_of(settings), checkpoint, resumed=True)
         say(
             f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "
             f"more epochs in a new folder, use extend={for_shell(folder)} train.epochs=N"
@@ -244,7 +271,8 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
         return "."
     if data == "folder" and root:
         data = file_name(Path(os.path.expanduser(root)).resolve().name) or data
-    name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
+    model = {"vit": "tiny"}.get(choices["model"], choices["model"])  # the same, left out
+    name = f"{data}-{model}" + ("" if task == "classify" else f"-{task}")
     verbs = {"extend": "extended", "fork": "forked", "config": "repeated"}
     used = next((key for key in verbs if _root_[key] is not None), None)
     if _root_.name:

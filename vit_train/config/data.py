@@ -202,7 +202,7 @@ class FolderConfig(DataConfig):
 
     name: str = "folder"
     root: str = setting(
-        "", "The folder that holds your images, one folder per class.", alters="nothing"
+        "", "The folder that holds your images, one folder per class.", alters="machine"
     )
     layout: str = setting(
         "auto",
@@ -211,9 +211,10 @@ class FolderConfig(DataConfig):
         choices=LAYOUTS,
     )
     image_size: Any = size_setting(
-        64,
+        None,
         "Size in pixels to which images are scaled, one number for square images or "
-        "[height,width]; see data.fit.",
+        "[height,width]; see data.fit. null: 64 or, with init_from=, that of the pretrained model.",
+        otherwise=64,
     )
     fit: str = setting(
         "stretch",
@@ -265,8 +266,6 @@ class FolderConfig(DataConfig):
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
-        if self.image_size is None:  # OmegaConf accepts null for it
-            raise ValueError("data.image_size must not be null for data=folder: set it to 64, say")
 
 
 @dataclass
@@ -282,12 +281,12 @@ class TableConfig(FolderConfig):
         "",
         "The CSV file; its column split holds train, val or test, and its column weight the weight "
         "of each image in the training loss.",
-        alters="nothing",
+        alters="machine",
     )
     root: str = setting(
         "",
         "The folder to which the paths are relative; empty: the file's folder.",
-        alters="nothing",
+        alters="machine",
     )
     tag_separator: str | None = setting(
         None,

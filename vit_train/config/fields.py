@@ -3,10 +3,10 @@
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from types import NoneType
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from vit_train.base.text import shortened
 
@@ -36,6 +36,7 @@ def setting(
     alters: Literal["nothing", "rounding", "machine", "results"] = "results",
     kept_by_fork: bool | None = None,
     shapes: bool | str = False,
+    otherwise: object = None,
     **bounds: float,
 ) -> Any:
     """Return a dataclass field with a help text, allowed values, and what the setting does.
@@ -44,7 +45,9 @@ def setting(
     that another machine may need another value. A setting `kept_by_fork` belongs to the state
     that fork= and extend= carry over, so they cannot change it; None means as its class says. A
     setting that `shapes` a model determines the meaning of the model's weights; a text names the
-    property that does so instead of the setting itself.
+    property that does so instead of the setting itself. A setting may be null, None, because its
+    value depends on something found when a run starts, such as pretrained weights; `otherwise` is
+    the value that it then has if nothing else determines it.
 
     `bounds` are keyword arguments with names from BOUNDS, such as at_least=1. Bounds apply to a
     number and to each number in a list, but not to None. A callable `default` is called to make the
@@ -56,6 +59,7 @@ def setting(
         "alters": alters,
         "kept_by_fork": kept_by_fork,
         "shapes": shapes,
+        "otherwise": otherwise,
         "bounds": bounds,
     }
     if callable(default):
@@ -63,9 +67,13 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-def size_setting(default: int | None, text: str) -> Any:
-    """Return a dataclass field for an image size: a number for square images, or a list of two."""
-    return field(default=default, metadata={"help": text, "is_size": True})
+def size_setting(default: int | None, text: str, otherwise: int | None = None) -> Any:
+    """Return a dataclass field for an image size: a number for square images, or a list of two.
+
+    `otherwise` is as in `setting`.
+    """
+    metadata = {"help": text, "is_size": True, "otherwise": otherwise}
+    return field(default=default, metadata=metadata)
 
 
 def size_of(name: str, value: Any) -> Size:
@@ -115,6 +123,17 @@ class Settings:
     kept_by_fork: ClassVar[bool] = True
     # What these settings configure: a class or function, or its place, such as "module:name".
     builds: ClassVar[Any] = None
+
+    def value(self, name: str) -> Any:
+        """Return a setting's value or, if it is null, the one that it has if nothing else says."""
+        own = getattr(self, name)
+        if isinstance(own, Settings):
+            return own.settled()
+        return self.__dataclass_fields__[name].metadata.get("otherwise") if own is None else own
+
+    def settled(self) -> Self:
+        """Return a copy in which each setting, also of groups, has its `value`."""
+        return replace(self, **{each.name: self.value(each.name) for each in fields(self)})
 
     def __post_init__(self) -> None:
         for each in fields(self):

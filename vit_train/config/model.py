@@ -48,6 +48,11 @@ class ViTConfig(ModelConfig):
     builds = "vit_train.model.vit:VisionTransformer"
 
     name: str = "vit"
+    from_weights: bool = setting(
+        True,
+        "With init_from=, take the model's shape from the pretrained weights, except settings that "
+        "differ from their defaults. False in presets such as model=tiny.",
+    )
     patch_size: int = setting(4, "Side of a patch in pixels.", at_least=1, shapes=True)
     embed_dim: int = setting(
         128, "Width of a token, a multiple of the number of heads.", at_least=1, shapes=True
@@ -88,6 +93,7 @@ class ViTConfig(ModelConfig):
         "epsilon.",
         above=0,
         shapes="eps",
+        otherwise=NORM_EPS,
     )
     stem: str = setting(
         "patches",
@@ -228,7 +234,7 @@ class ViTConfig(ModelConfig):
     @property
     def eps(self) -> float:
         """Return the epsilon of the LayerNorms."""
-        return NORM_EPS if self.norm_eps is None else self.norm_eps
+        return float(self.value("norm_eps"))
 
     @property
     def has_class_token(self) -> bool:

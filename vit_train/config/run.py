@@ -13,7 +13,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from vit_train.base.reading import flatten, require_config
 from vit_train.config.data import DATA_CONFIGS, AugmentConfig, DataConfig, ShapesConfig
 from vit_train.config.fields import Settings, seed_setting, setting
-from vit_train.config.model import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConfig
+from vit_train.config.model import MODEL_CONFIGS, ModelConfig, ViTConfig
 from vit_train.config.tasks import TASK_CONFIGS, ClassifyConfig, TaskConfig
 from vit_train.config.training import (
     DEVICE_TEXT,
@@ -55,10 +55,6 @@ RETIRED: dict[str, Any] = {
     "optim.beta1": 0.9,
     "train.max_skips": 10,
 }
-# Settings for fine-tuning all weights of a pretrained model, unless they are set, and those that
-# only suit AdamW. Chosen on validation images of two tasks with 400 training images each.
-FINE_TUNING: dict[str, Any] = {"optim.layer_decay": 0.75, "train.epochs": 20}
-ADAMW_TUNING: dict[str, Any] = {"optim.lr": 3e-4, "optim.head_lr_scale": 10.0}
 # Descriptions of settings that have no default.
 NEEDED = {
     "ckpt": "PATH, a run's folder or a checkpoint",
@@ -218,18 +214,20 @@ def declared() -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def may_change(key: str, argument: str) -> bool:
+def may_change(key: str, argument: str, says: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
+
+    `says` is the result of `declared`.
 
     resume= allows only settings that change results by no more than rounding, or that depend on the
     machine, because another machine may not support the run's own; the summary records the
     precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
     allows all settings.
     """
-    says = declared().get(key, {})
-    if argument == "config" or says.get("alters", "results") != "results":
+    own = says.get(key, {})
+    if argument == "config" or own.get("alters", "results") != "results":
         return True
-    return argument != "resume" and not says.get("kept_by_fork", True)
+    return argument != "resume" and not own.get("kept_by_fork", True)
 
 
 def register_schemas() -> None:
@@ -345,22 +343,44 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """Return the config with other values for some settings, such as {"model.depth": 4}."""
     groups: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
-        group, _, name = key.partition(".")
+        group, _, name = key.rpartition(".")
         groups.setdefault(group, {})[name] = value
+    changes = groups.pop("", {})
     # All settings of a group at once, because some values are allowed only together.
-    changes = {group: replace(getattr(config, group), **each) for group, each in groups.items()}
+    changes |= {group: replace(getattr(config, group), **each) for group, each in groups.items()}
     return replace(config, **changes)
 
 
-def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """In `settings`, replace model.norm_eps=null with NORM_EPS, and return `settings`.
+def values(config: TrainConfig) -> dict[str, Any]:
+    """Return the values of all settings by their keys, such as "model.depth"."""
+    found: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        is_group = isinstance(value, Settings)
+        found |= (
+            {f"{name}.{key}": v for key, v in vars(value).items()} if is_group else {name: value}
+        )
+    return found
 
-    A run without pretrained weights saves NORM_EPS in place of null.
-    """
-    model = settings.get("model")
-    if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
-        model["norm_eps"] = NORM_EPS
-    return settings
+
+def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
+    """Replace null in a run's settings by the values that a run saves if nothing else says."""
+    saved = dict(settings)
+    for group, kind in kinds_of(settings).items():
+        values = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
+        unset = {name: value for name, value in values.items() if saved[group].get(name) is None}
+        saved[group] = saved[group] | {name: unset[name] for name in unset.keys() & saved[group]}
+    return saved
+
+
+def kinds_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the known classes of the groups of a run's settings, by the groups' names."""
+    found = {"train": LoopConfig}
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = settings.get(group)
+        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
+        if name in classes:
+            found[group] = classes[name]
+    return {group: kind for group, kind in found.items() if isinstance(settings.get(group), dict)}
 
 
 FEW_STEPS = 500

@@ -25,7 +25,17 @@ class OptimConfig(Settings):
     kept_by_fork = False
 
     name: str = "???"
-    lr: float = setting(1e-3, "The peak learning rate.", above=0)
+    # The values of settings that are null when all weights of a pretrained classifier are trained.
+    # Chosen on validation images of two tasks with 400 training images each.
+    fine_tuning: ClassVar[dict[str, float]] = {"layer_decay": 0.75}
+
+    lr: float | None = setting(
+        None,
+        "The peak learning rate; null: 0.001 or, to fine-tune a classifier (init_from=) with "
+        "AdamW, 0.0003.",
+        above=0,
+        otherwise=1e-3,
+    )
     schedule: str = setting(
         "cosine",
         "Schedule of the learning rate after the warm-up: cosine, linear, wsd (constant, then a "
@@ -51,18 +61,28 @@ class OptimConfig(Settings):
         None,
         "Layer-wise decay for fine-tuning: the learning rate of each layer, from the last block "
         "back to the patch embedding, is this factor times the next layer's (BEiT, MAE: 0.65 to "
-        "0.75); null: the same rate for all layers.",
+        "0.75); 1: the same rate for all layers; null: 1 or, to fine-tune a classifier, 0.75.",
         above=0,
         at_most=1,
         kept_by_fork=True,
+        otherwise=1.0,
     )
-    head_lr_scale: float = setting(
-        1.0, "Factor for the head's learning rate.", above=0, kept_by_fork=True
+    head_lr_scale: float | None = setting(
+        None,
+        "Factor for the head's learning rate; null: 1 or, to fine-tune a classifier with AdamW, "
+        "10.",
+        above=0,
+        kept_by_fork=True,
+        otherwise=1.0,
     )
+
+    @property
+    def peak_lr(self) -> float:
+        return float(self.value("lr"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_lr > self.lr:
+        if self.lr is not None and self.min_lr > self.lr:
             raise ValueError(f"optim.min_lr={self.min_lr} must be at most optim.lr={self.lr}")
 
 
@@ -71,6 +91,11 @@ class AdamWConfig(OptimConfig):
     """AdamW (Loshchilov & Hutter 2019)."""
 
     builds = "vit_train.loop.optimizers:make_adamw"
+    fine_tuning: ClassVar[dict[str, float]] = {
+        **OptimConfig.fine_tuning,
+        "lr": 3e-4,
+        "head_lr_scale": 10.0,
+    }
 
     name: str = "adamw"
     weight_decay: float = setting(
@@ -93,6 +118,7 @@ class MuonConfig(AdamWConfig):
     """Muon (Jordan et al. 2024) for the blocks' matrices and convolutions, AdamW for the rest."""
 
     builds = "vit_train.loop.optimizers:make_muon"
+    fine_tuning = OptimConfig.fine_tuning
 
     name: str = "muon"
     momentum: float = setting(
@@ -107,7 +133,7 @@ class SgdConfig(OptimConfig):
     builds = "vit_train.loop.optimizers:make_sgd"
 
     name: str = "sgd"
-    lr: float = setting(0.05, "The peak learning rate.", above=0)
+    lr: float | None = setting(None, "The peak learning rate; null: 0.05.", above=0, otherwise=0.05)
     weight_decay: float = setting(5e-4, "L2 penalty on linear and convolution weights.", at_least=0)
     momentum: float = setting(0.9, "Nesterov momentum; 0: none.", at_least=0, below=1)
 
@@ -200,16 +226,21 @@ class LoopConfig(Settings):
     group: ClassVar[str] = "train"
     kept_by_fork = False
 
-    epochs: int = setting(
-        30,
+    # As in OptimConfig.
+    fine_tuning: ClassVar[dict[str, int]] = {"epochs": 20}
+
+    epochs: int | None = setting(
+        None,
         "Passes over the training images. Each pass leaves out the images of an incomplete last "
-        "batch, other ones each time: with 97 images and batches of 64, 33 images.",
+        "batch, other ones each time: with 97 images and batches of 64, 33 images. null: 30; to "
+        "fine-tune a classifier (init_from=), 20; as many as fit, with train.minutes.",
         at_least=1,
+        otherwise=30,
     )
     minutes: float | None = setting(
         None,
         "Choose train.epochs so that training, validation and the final test fit into this many "
-        "minutes; the speed is measured in a few steps before training. null: use train.epochs.",
+        "minutes; the speed is measured in a few steps before training. null: no such time.",
         above=0,
         kept_by_fork=True,
     )
@@ -273,3 +304,7 @@ class LoopConfig(Settings):
         "step changes no weights.",
         choices=("stop", "skip"),
     )
+
+    @property
+    def num_epochs(self) -> int:
+        return int(self.value("epochs"))

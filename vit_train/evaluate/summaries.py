@@ -9,7 +9,7 @@ from typing import Any
 from vit_train.base.log import logger
 from vit_train.base.reading import Refused, flatten, read_json
 from vit_train.base.text import printable, shortened
-from vit_train.config.run import declared, default_settings, without_retired
+from vit_train.config.run import as_saved, declared, default_settings, without_retired
 from vit_train.trained.folder import SUMMARY, resume_command
 
 # Runs that differ only in these are repetitions of one another.
@@ -207,7 +207,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     For a run that extends an earlier run, `extend` is the earlier run's number of epochs and recipe
     instead of its folder, because folders differ by seed.
     """
-    config = without_retired(summary["config"])
+    config = as_saved(without_retired(summary["config"]))
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
     stages = (*summary.get("earlier", ()), summary)
     used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
@@ -229,6 +229,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     if settings.get("data.name") in ("folder", "table"):
         root, mark = settings["data.root"], summary.get("fingerprint")
         # The images may have changed between two runs.
+        known.pop("data.file", None)
         known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})" if mark else root
     return known
 

@@ -52,7 +52,7 @@ def make_adamw(
     """
     adamw = AdamW(
         groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
-        lr=config.lr,
+        lr=config.peak_lr,
         betas=(BETA1, config.beta2),
         weight_decay=config.weight_decay,
         fused=True,
@@ -89,7 +89,7 @@ def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
     """Return SGD for all trained weights, with weight decay for linear and convolution weights."""
     sgd = SGD(
         groups_of(model, other_decay=0.0),
-        lr=config.lr,
+        lr=config.peak_lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=config.momentum > 0,
@@ -203,7 +203,7 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
     if not matrices:
         return make_adamw(model, config)
-    muon = Muon(matrices, config.lr, config.momentum, config.weight_decay)
+    muon = Muon(matrices, config.peak_lr, config.momentum, config.weight_decay)
     return [muon, *make_adamw(model, config, elsewhere=matrices)]
 
 
@@ -358,22 +358,23 @@ def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, flo
     layer_decay, or no head for head_lr_scale.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
-    if config.layer_decay is not None:
+    layer_decay, head_lr_scale = config.value("layer_decay"), config.value("head_lr_scale")
+    if layer_decay != 1:
         network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:
             raise ValueError(
-                "optim.layer_decay needs a Vision Transformer: set optim.layer_decay=null"
+                "optim.layer_decay needs a Vision Transformer: set optim.layer_decay=1"
             )
         # Parameters outside the layers come after them and keep the full rate.
         for distance, layer in enumerate(reversed(network.parameters_by_layer()), start=1):
-            scales |= {p: config.layer_decay**distance for p in layer if p in scales}
-    if config.head_lr_scale != 1:
+            scales |= {p: layer_decay**distance for p in layer if p in scales}
+    if head_lr_scale != 1:
         heads = [each for each in model.modules() if getattr(each, "is_head", False)]
         if not heads:
             raise ValueError(
-                f"optim.head_lr_scale={config.head_lr_scale} needs a model with a head: set "
+                f"optim.head_lr_scale={head_lr_scale} needs a model with a head: set "
                 "optim.head_lr_scale=1"
             )
         parameters = (p for head in heads for p in head.parameters() if p in scales)
-        scales |= {p: scales[p] * config.head_lr_scale for p in parameters}
+        scales |= {p: scales[p] * head_lr_scale for p in parameters}
     return scales

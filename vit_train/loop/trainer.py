@@ -1,12 +1,11 @@
-"""The training loop, and the callbacks that the loop notifies."""
+"""The trainer, which takes optimizer steps, and the callbacks that a run notifies."""
 
 import contextlib
 import gc
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -73,6 +72,33 @@ class Callback:
         """Handle a NaN or infinite loss or gradient at `step`, once it is detected."""
 
 
+class Callbacks(Callback):
+    """Several callbacks, notified in their order."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.each = list(callbacks)
+
+    def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
+        for callback in self.each:
+            callback.on_log(trainer, log)
+
+    def on_step(self, trainer: "Trainer") -> None:
+        for callback in self.each:
+            callback.on_step(trainer)
+
+    def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
+        for callback in self.each:
+            callback.on_epoch(trainer, log, val)
+
+    def on_stop(self, trainer: "Trainer") -> None:
+        for callback in self.each:
+            callback.on_stop(trainer)
+
+    def on_nonfinite(self, trainer: "Trainer", step: int) -> None:
+        for callback in self.each:
+            callback.on_nonfinite(trainer, step)
+
+
 # Your own callback classes; every run creates one instance of each.
 CALLBACKS: list[type[Callback]] = []
 
@@ -87,71 +113,57 @@ class RunConfig(Protocol):
 
 
 class Trainer:
-    """Trains a model on an objective, validates it after each epoch, and notifies callbacks."""
+    """Trains a model on an objective, one optimizer step at a time; `run/train.py` has the loop."""
 
     def __init__(
         self,
         model: nn.Module,
         objective: Objective,
         train_loader: TrainLoader,
-        val_loader: Iterable[Batch] | None,
         config: RunConfig,
         precision: Precision,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Iterable[Callback] = (),
         processes: Processes = ALONE,
     ) -> None:
-        if precision.device.type == "cuda":
+        device, on_gpu = precision.device, precision.device.type == "cuda"
+        if on_gpu:
             gc.collect()  # an earlier run's graphs: destroying one later would invalidate a capture
-        self.model, self.objective = model, objective
-        self.train_loader, self.val_loader = train_loader, val_loader
+        self.model, self.objective, self.train_loader = model, objective, train_loader
         self.make_batch = train_loader.batch
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
-        self.precision, self.callbacks, self.processes = precision, callbacks, processes
+        self.precision, self.processes = precision, processes
+        self.callbacks = Callbacks(callbacks)
         # For fp16, whose gradients underflow; otherwise it does nothing.
-        self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
         self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.statistics = statistics_of(model)  # of BatchNorm; empty for a ViT
         self.optimizers = Optimizers(
             make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
-        self.choose_workers(compiles(config.compile, precision.device))
-        # `gradients` and `sums` (the step sums) are views of one flat tensor, `summed`, so that one
-        # all-reduce adds both over all processes. Each parameter's `grad` is such a view.
-        count = len(objective.measures) * (2 if objective.weighs else 1)  # see Objective.step_sums
-        sums = self.parameters[0].new_zeros(count)
-        views, self.summed = joined_zeros([*self.parameters, sums])
-        self.gradients, self.sums = views[:-1], views[-1]
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
+        self.choose_workers(compiles(config.compile, device))
+        self.gradients, self.sums, self.summed = joined_sums(self.parameters, objective)
         self.step = self.epoch = self.batch = self.images_seen = 0
         self.start = FRESH
         self.best: Best | None = None
         # Points of the training curves: over the epoch, and since the last log.
-        self.epoch_averages, self.log_averages = (
-            Averages(objective.measures, precision.device) for _ in range(2)
-        )
-        self.nonfinite = NonFiniteGuard(
-            self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
-        )
+        self.epoch_averages = Averages(objective.measures, device)
+        self.log_averages = Averages(objective.measures, device)
+        self.nonfinite = NonFiniteGuard(self.loop, len(train_loader), device, self.on_nonfinite)
         # One function, so that a GPU replays making the batch and the step as one graph.
         self.graphed_step = GraphedStep(
-            lambda scalars, *draws: self.take_step(scalars, *self.make_batch(*draws)),
-            precision.device,
-            self.loop.cuda_graph and self.optimizers.capturable,
+            self.step_on, device, self.loop.cuda_graph and self.optimizers.capturable
         )
         self.graphed_outputs = GraphedOutputs(
-            outputs_of(self.eval_model, objective, precision),
-            precision.device,
-            self.loop.cuda_graph,
+            outputs_of(self.eval_model, objective, precision), device, self.loop.cuda_graph
         )
         # Waiting for a GPU and asking the other processes happen only now and then.
-        on_gpu = precision.device.type == "cuda"
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
         self.logged_at = -math.inf
-        self.stop_requested = self.evaluating = False
-        # The averages' clocks already run; `fit` leaves out the time from here until it begins.
+        self.stop_reason = ""
+        self.evaluating = False
+        # The averages' clocks already run; `begin` leaves out the time from here until training.
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
@@ -178,25 +190,17 @@ class Trainer:
             self.choose_workers(compiled=False)
         return compiled
 
-    def fit(self) -> None:
-        """Train until `finished` or `stop_requested`; raise NonFinite if training diverges."""
+    def begin(self) -> None:
+        """Prepare for the first step of this process; leave out the time since construction."""
         self.model.train()
         self.leave_out(self.ready)  # time for compiling and for opening the reports
-        with self.workers:
-            while not self.finished:
-                log = self.train_epoch()
-                if log is None:
-                    self.notify("on_stop")
-                    return
-                began = time.perf_counter()
-                self.epoch_averages.reset()
-                self.epoch, self.batch = self.epoch + 1, 0
-                val = None
-                if self.val_loader is not None:
-                    val = self.evaluate(self.eval_model, self.val_loader)
-                    self.best = better(self.best, self.epoch, val, self.objective.best_by)
-                self.leave_out(began)  # before a checkpoint, which records the speed
-                self.report("on_epoch", log, val)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the time of the block from the training speed."""
+        began = time.perf_counter()
+        yield
+        self.leave_out(began)
 
     def leave_out(self, began: float) -> None:
         """Subtract the time since `began` from the training time, which determines the speed."""
@@ -204,29 +208,58 @@ class Trainer:
         for averages in (self.epoch_averages, self.log_averages):
             averages.started += seconds
 
-    def train_epoch(self) -> TrainLog | None:
-        """Train to the end of this epoch; return its averages, or None after a requested stop."""
+    def stop(self, reason: str = "by a callback") -> None:
+        """End the run after the current step; the log will say "stopped after step N, REASON"."""
+        self.stop_reason = self.stop_reason or reason
+
+    def must_stop(self) -> bool:
+        """Return True if this process or another one has called `stop`."""
+        asks = self.step % self.ask_every == 0
+        return asks and self.processes.any(bool(self.stop_reason))
+
+    def draws(self) -> Iterator[tuple[Tensor, ...]]:
+        """Begin or continue this epoch: yield the draws of its remaining batches."""
         self.evaluating = False
         self.set_epoch(self.epoch)
-        for draws in self.train_loader.draws(self.epoch, self.batch):
-            if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
-                return None
-            self.graphed_step(self.step_scalars(), *draws)
-            self.step += 1
-            self.batch += 1
-            self.images_seen += self.train_loader.batch_size
-            # An epoch's points add up to the epoch: none spans two, and the last covers the rest.
-            is_last = self.batch == len(self.train_loader)
-            is_due = is_last or time.perf_counter() - self.logged_at >= self.log_seconds
-            # All processes log at the same steps, even if a log is due in only one of them.
-            is_point = is_last or self.batch % self.loop.log_every == 0
-            if is_point and self.processes.any(is_due):
-                log = self.read(self.log_averages)
-                self.log_averages.reset()
-                self.report("on_log", log)
-                self.logged_at = time.perf_counter()
-            self.notify("on_step")
-        return self.read(self.epoch_averages)
+        return self.train_loader.draws(self.epoch, self.batch)
+
+    def train_on(self, draws: Iterable[Tensor]) -> None:
+        """Make a batch from its draws, and take one optimizer step; do not wait for the device."""
+        self.graphed_step(self.step_scalars(), *draws)
+        self.step += 1
+        self.batch += 1
+        self.images_seen += self.train_loader.batch_size
+
+    def log_if_due(self) -> TrainLog | None:
+        """Return the averages since the last log; None if no log is due.
+
+        An epoch's points add up to the epoch: none spans two, and the last covers the rest. All
+        processes log at the same steps, even if a log is due in only one of them.
+        """
+        is_last = self.batch == len(self.train_loader)
+        is_due = is_last or time.perf_counter() - self.logged_at >= self.log_seconds
+        is_point = is_last or self.batch % self.loop.log_every == 0
+        if not (is_point and self.processes.any(is_due)):
+            return None
+        log = self.read(self.log_averages)
+        self.log_averages.reset()
+        self.logged_at = time.perf_counter()
+        return log
+
+    def end_epoch(self) -> TrainLog:
+        """Count the epoch, and return its averages."""
+        log = self.read(self.epoch_averages)
+        self.epoch_averages.reset()
+        self.epoch += 1
+        self.batch = 0
+        return log
+
+    def validate(self, loader: Iterable[Batch]) -> Evaluation:
+        """Evaluate the model after an epoch, and note whether this epoch is the best."""
+        with self.paused():
+            val = self.evaluate(self.eval_model, loader)
+        self.best = better(self.best, self.epoch, val, self.objective.best_by)
+        return val
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch, counted from 0, to the model's modules that have a `set_epoch` method.
@@ -246,6 +279,10 @@ class Trainer:
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
         return torch.tensor([number, self.lr_at(self.step), average], dtype=torch.float64)
+
+    def step_on(self, scalars: Tensor, *draws: Tensor) -> None:
+        """Make a batch from its draws and take a step; all tensors are on the device."""
+        self.take_step(scalars, *self.make_batch(*draws))
 
     def take_step(self, scalars: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.
@@ -351,27 +388,21 @@ class Trainer:
     @property
     def last_epoch(self) -> int:
         """Return the number of the last epoch of the schedule, counted from 1."""
-        return self.start.epoch + self.loop.epochs
+        return self.start.epoch + self.loop.num_epochs
 
     @property
     def eval_model(self) -> nn.Module:
         """Return the model with averaged weights; without train.ema_decay, the trained model."""
         return self.ema.model if self.ema else self.model
 
-    def notify(self, event: str, *what: Any) -> None:
-        """Call the method named `event` of every callback, in order."""
-        for callback in self.callbacks:
-            getattr(callback, event)(self, *what)
-
-    def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks, and exclude their time from the training speed."""
-        began = time.perf_counter()
-        self.notify(event, *what)
-        self.leave_out(began)
+    def on_nonfinite(self, step: int) -> None:
+        self.callbacks.on_nonfinite(self, step)
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs, self.start)
+        return learning_rate(
+            step, self.optim, len(self.train_loader), self.loop.num_epochs, self.start
+        )
 
     def read(self, averages: Averages) -> TrainLog:
         """Wait for the device, and return the averages as a log.
@@ -393,3 +424,19 @@ class Trainer:
     def seconds(self) -> float:
         """Return the seconds of training so far, without pauses between stopping and resuming."""
         return time.perf_counter() - self.began
+
+
+def joined_sums(
+    parameters: Sequence[nn.Parameter], objective: Objective
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Return the parameters' gradients, the objective's step sums, and one flat tensor of both.
+
+    The gradients, each of them a parameter's `grad`, and the sums (M,) or, if the objective weighs
+    images, (2M,), are views of the flat tensor, so that one all-reduce adds all of them over all
+    processes.
+    """
+    count = len(objective.measures) * (2 if objective.weighs else 1)
+    (*gradients, sums), joined = joined_zeros([*parameters, parameters[0].new_zeros(count)])
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    return gradients, sums, joined

@@ -13,7 +13,7 @@ from vit_train.config.run import TrainConfig, default_settings
 from vit_train.config.training import BEST, LAST
 from vit_train.loop import resuming
 from vit_train.loop.trainer import Trainer
-from vit_train.run.setup import Setup
+from vit_train.run.start import Run
 from vit_train.trained.checkpoint import Checkpoint, Extended
 from vit_train.trained.folder import CHECKPOINTS, finished_run, run_folder
 
@@ -41,17 +41,18 @@ class Earlier:
             return f"resuming after step {self.state.step}"
         if self.verb == "fork":
             return f"forks {self.folder} after step {self.state.step}"
-        optim, epochs = config.optim, counted(config.train.epochs, "epoch")
+        optim, epochs = config.optim, config.train.num_epochs
         return (
             f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
-            f"{optim.lr:g} over {min(optim.warmup_epochs, config.train.epochs / 2):g} of {epochs}, "
+            f"{optim.peak_lr:g} over {min(optim.warmup_epochs, epochs / 2):g} of "
+            f"{counted(epochs, 'epoch')}, "
             f"then follows optim.schedule={optim.schedule}"
         )
 
-    def require_same(self, setup: Setup) -> None:
+    def require_same(self, run: Run) -> None:
         """Raise ValueError if the checkpoint was trained with other images or another teacher."""
-        now, then = setup.teacher, self.state.teacher
-        if self.state.fingerprint != setup.data.fingerprint:
+        now, then = run.teacher, self.state.teacher
+        if self.state.fingerprint != run.data.facts.fingerprint:
             raise self.refusal(
                 "the images on disk have changed since the checkpoint was saved: restore them, or "
                 "start a new run"

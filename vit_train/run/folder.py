@@ -1,14 +1,12 @@
 """A run's folder and all files in it, from the config to the summary."""
 
 import contextlib
-import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from vit_train.base.log import logger
@@ -22,14 +20,14 @@ from vit_train.base.writing import (
     write_text,
 )
 from vit_train.config.data import IMAGES, FolderConfig
-from vit_train.config.run import IMPORT, keys_of
+from vit_train.config.run import TrainConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.figures.measures import figures, result_dict
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.precision import bf16_speedup
 from vit_train.loop.resuming import state_of
 from vit_train.loop.state import Best, State
-from vit_train.loop.trainer import Trainer
+from vit_train.loop.trainer import Callback, Trainer
 from vit_train.run.earlier import Earlier
 from vit_train.run.reports import (
     MetricsCsv,
@@ -42,7 +40,7 @@ from vit_train.run.reports import (
     truncate_reports,
 )
 from vit_train.run.saver import CheckpointManager
-from vit_train.run.setup import Setup
+from vit_train.run.start import Run
 from vit_train.run.terminal import (
     Terminal,
     hint,
@@ -54,38 +52,90 @@ from vit_train.run.terminal import (
 )
 from vit_train.trained import provenance
 from vit_train.trained.checkpoint import Checkpoint, newest_intact
-from vit_train.trained.folder import CHECKPOINTS, CONFIG, SUMMARY, resume_command
+from vit_train.trained.folder import CHECKPOINTS, CONFIG, REQUESTED, SUMMARY, resume_command
 
 
-class RunFolder:
+@dataclass(frozen=True)
+class Launch:
+    """How a run was started."""
+
+    # The command that starts the same run.
+    command: str
+    # The settings and groups in that command, or that its sweep varied.
+    chosen: Sequence[str] = ()
+    in_sweep: bool = False
+
+
+# The facts in a summary that may differ between the processes that successively trained a run.
+STAGE = ("commit", "versions", "machine", "precision")
+
+
+class Files:
+    """What a process writes during a run; this base class writes nothing."""
+
+    callbacks: Sequence[Callback] = ()
+
+    def open(self) -> None:
+        """Write the settings and the first reports, and describe the run in the log."""
+
+    def shown(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
+        """Within the block, show the trainer's progress."""
+        return contextlib.nullcontext()
+
+    def close(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
+        """Write and log the results; empty `results` mean that the run was stopped."""
+
+    def best_weights(self) -> State | None:
+        """Read the best epoch's weights; return None if they are lost."""
+        return None
+
+    def fail(self, status: str) -> None:
+        """Write the status of a begun run that an error ends, if the disk still allows that."""
+
+    def advice(self) -> str:
+        """Return how to resume, for the end of an error message; "" if the run has not begun."""
+        return ""
+
+
+NO_FILES = Files()
+
+
+class RunFolder(Files):
     """Writes all files of a run into the folder `path`.
 
     `resumed` is True if the folder already holds this run. `earlier` is the checkpoint to continue
     from, or None to start with the first step.
     """
 
-    def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
-        self.setup, self.config, self.path = setup, setup.config, path
-        self.settings = asdict(self.config)
+    def __init__(
+        self,
+        path: Path,
+        requested: TrainConfig,
+        run: Run,
+        launch: Launch,
+        earlier: Earlier | None,
+        resumed: bool,
+    ) -> None:
+        self.path, self.requested, self.run, self.launch = path, requested, run, launch
+        self.settings = asdict(run.config)
         self.earlier, self.resumed = earlier, resumed
         self.extends = earlier.chain if earlier else []
         require_own(path / CHECKPOINTS, "folder")
         before = read_object(path / SUMMARY) if resumed else {}
-        # The command that began the run or, if that is lost, this process's command.
-        self.command = str(before.get("command", own_command()))
-        # The settings on that command line, and those that its sweep varied.
-        self.chosen = typed(list[str], before.get("chosen", chosen_settings()), "chosen")
+        # Of the launch that began the run.
+        self.command = str(before.get("command", launch.command))
+        self.chosen = typed(list[str], before.get("chosen", list(launch.chosen)), "chosen")
         # Facts that may differ between the processes that successively trained the run.
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
-            self.stages.append(
-                {key: before.get(key) for key in ("commit", "versions", "machine", "precision")}
-            )
-        self.terminal, self.board = Terminal(), TensorBoard(path)
+            self.stages.append({key: before.get(key) for key in STAGE})
+        self.trackers = Trackers([], path, {})  # until the run is opened
+        self.terminal = Terminal()
+        self.board = TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
-        self.pictures = Pictures(setup, self.board, path / "pictures.png")
+        self.pictures = Pictures(run, self.board, path / "pictures.png")
         self.checkpoints = CheckpointManager(
-            path / CHECKPOINTS, self.config.checkpoint, self.make_checkpoint, self.flush, self.send
+            path / CHECKPOINTS, run.config.checkpoint, self.make_checkpoint, self.flush, self.send
         )
         # Checkpoints come last, because they include the lengths of the other reports.
         self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
@@ -95,11 +145,11 @@ class RunFolder:
         return Checkpoint(
             **vars(state_of(trainer)),
             config=self.settings,
-            **self.setup.data._asdict(),
-            **self.setup.statistics._asdict(),
+            **self.run.data.facts._asdict(),
+            **self.run.data.statistics._asdict(),
             versions=provenance.versions(),
             extends=self.extends,
-            teacher=self.setup.teacher,
+            teacher=self.run.teacher,
             written=self.lengths(),
         )
 
@@ -128,35 +178,39 @@ class RunFolder:
         self.board.points.clear()
 
     def open(self) -> None:
-        """Write the config, the first reports and summary.json, and log a description of the run.
+        """Write the settings and the first reports, and describe the run in the log.
 
         For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
         after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
-        self.trackers = Trackers(self.config.trackers, self.path, self.settings)
+        self.trackers = Trackers(self.run.config.trackers, self.path, self.settings)
         # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         remove_partial(self.path, self.path / CHECKPOINTS)
         if self.resumed:
             truncate_reports(self.path, own_state.written if own_state else {})
+        else:
+            write_text(self.path / REQUESTED, as_yaml(asdict(self.requested)))
         if self.earlier:
             self.copy_history(self.earlier)
         self.csv.open()
-        text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if own_state is None:
-            self.board.begin(text)
-            self.board.figure("train/augmented", draw_first_images(self.setup))
-        write_text(self.path / CONFIG, text)
-        if isinstance(self.config.data, FolderConfig):
-            write_text(self.path / IMAGES, csv_text(self.setup.image_rows()))
+            self.board.begin(as_yaml(self.settings))
+            self.board.figure("train/augmented", draw_first_images(self.run))
+        write_text(self.path / CONFIG, as_yaml(self.settings))
+        if isinstance(self.run.config.data, FolderConfig):
+            write_text(self.path / IMAGES, csv_text(self.run.data.image_rows()))
         self.summarize("running")
         self.flush()
-        origin = self.earlier.words(self.config) if self.earlier else self.setup.origin
-        logger.info(opening(self.setup, self.path, origin))
-        advice = hint(self.setup, self.command, chosen_settings()) if own_state is None else ""
-        if advice:
+        origin = self.earlier.words(self.run.config) if self.earlier else self.run.origin
+        logger.info(opening(self.run, self.path, origin))
+        advice = hint(self.requested, self.run, self.command)
+        if advice and own_state is None and self.launch.chosen:  # else not from the command line
             logger.info(advice)
-        warn_of_uneven_classes(self.setup)
+        warn_of_uneven_classes(self.run)
+
+    def shown(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
+        return self.terminal.shown(trainer)
 
     def copy_history(self, earlier: Earlier) -> None:
         """Copy the curve of the run that this one extends or forks, and the best checkpoint.
@@ -170,15 +224,29 @@ class RunFolder:
         if earlier.best and earlier.best.absolute() != best.absolute():
             save_archive(best, earlier.best.read_bytes())
 
-    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
+    def close(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
         """Write and log the results, the final summary and the next commands.
 
-        Empty `results` mean that the run was stopped before its end, for the given `reason`.
+        Empty `results` mean that the run was stopped before its end.
         """
-        for line in result_lines(results, self.config.data.selected_on):
+        self.report(trainer, results)
+        self.trackers.close()
+        if not results:
+            reason = trainer.stop_reason or "because another process was stopped"
+            logger.info(
+                f"stopped after step {trainer.step}, {reason}. "
+                f"Resume with: {resume_command(self.path)}"
+            )
+        elif not self.launch.in_sweep:  # a sweep prints the next steps for all its runs at its end
+            logger.info(next_steps(self.run, self.path))
+
+    def report(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
+        """Write and log the results, and write the final summary."""
+        data = self.run.config.data
+        for line in result_lines(results, data.selected_on):
             logger.info(line)
         self.show_test(results, trainer.step)
-        final = final_metrics(results, trainer.best, self.setup.task.best_by)
+        final = final_metrics(results, trainer.best, self.run.task.best_by)
         self.board.close(self.settings, final, self.chosen)
         if final:
             self.trackers.log(final, trainer.step)
@@ -194,42 +262,37 @@ class RunFolder:
             epochs=trainer.epoch,
             steps=trainer.step,
             images_seen=trainer.images_seen,
-            training_tflop=self.setup.training_tflop(trainer.images_seen),
+            training_tflop=self.run.training_tflop(trainer.images_seen),
             steps_left_out=trainer.nonfinite.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
             best_val=trainer.best and {"epoch": trainer.best.epoch, **trainer.best.values},
-            selected_on=self.config.data.selected_on,
+            selected_on=data.selected_on,
             test={name: result_dict(result) for name, result in results.items()},
             evaluated_images={
                 name: checksum(part)
-                for name, part in self.setup.splits.parts.items()
+                for name, part in self.run.data.splits.parts.items()
                 if results and name != "train"
             },
             seconds=round(trainer.seconds, 1),
         )
-        if not results:
-            logger.info(
-                f"stopped after step {trainer.step}, {reason}. "
-                f"Resume with: {resume_command(self.path)}"
-            )
-        elif not in_sweep():  # a sweep prints the next steps for all its runs at its end
-            logger.info(next_steps(self.setup, self.path))
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
         """Add the figures of the test results to TensorBoard."""
-        test, classes = self.setup.splits.test, self.setup.data.classes
+        test = self.run.data.splits.test
+        classes = self.run.data.facts.classes
         for name, result in without_same(results).items():
             for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
     def summarize(self, status: str, **results: Any) -> None:
         """Write summary.json: the run's status, origin, settings and `results`."""
-        setup, device = self.setup, self.setup.precision.device
+        run = self.run
+        device = run.precision.device
         here = {
             "commit": provenance.commit(),
             "versions": provenance.versions(),
             "machine": provenance.machine(device),
-            "precision": setup.precision.name,
+            "precision": run.precision.name,
         }
         known = {
             "status": status,
@@ -237,15 +300,15 @@ class RunFolder:
             "chosen": self.chosen,
             "date": provenance.today(),
             **here,
-            "bf16_speedup": round(bf16_speedup(setup.model), 2) if device.type == "cpu" else None,
+            "bf16_speedup": round(bf16_speedup(run.model), 2) if device.type == "cpu" else None,
             "earlier": [each for each in self.stages if each != here],
-            "processes": setup.processes.count,
-            "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
-            "images": setup.sizes,
-            "fingerprint": setup.data.fingerprint,
+            "processes": run.processes.count,
+            "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+            "images": run.data.sizes,
+            "fingerprint": run.data.facts.fingerprint,
             "config": self.settings,
             "extends": [asdict(each) for each in self.extends],
-            "teacher": setup.teacher or None,
+            "teacher": run.teacher or None,
         }
         write_json(self.path / SUMMARY, known | results)
 
@@ -260,6 +323,7 @@ class RunFolder:
 
     def fail(self, status: str) -> None:
         """Write the status of a begun run that an error ends, if the disk still allows that."""
+        self.trackers.close()
         with contextlib.suppress(OSError, ValueError):
             if read_object(self.path / SUMMARY).get("status") == "running":
                 self.summarize(status)
@@ -290,32 +354,5 @@ def final_metrics(results: dict[str, Evaluation], best: Best | None, by: str) ->
     return metrics
 
 
-def in_sweep() -> bool:
-    """Return True if this run is a job of a sweep."""
-    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-
-
-def chosen_settings() -> list[str]:
-    """Return the keys of the settings given on the command line or varied by a sweep."""
-    return keys_of(HydraConfig.get().overrides.task if HydraConfig.initialized() else [])
-
-
-def own_command() -> str:
-    """Return the command that repeats this run.
-
-    If this run is a job of a sweep, the command repeats only this job.
-    """
-    if not in_sweep():
-        return provenance.command_line()
-    settings = HydraConfig.get()
-    # Hydra's name for the source that --config-dir adds.
-    folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
-    flags = [
-        *(f"--config-dir={folder}" for folder in folders),
-        *(each for each in settings.overrides.hydra if each.startswith("hydra.searchpath=")),
-        *(each for each in sys.argv[1:] if each.startswith(IMPORT)),
-    ]
-    if settings.job.config_name != "train":
-        flags.append(f"--config-name={settings.job.config_name}")
-    # An experiment may turn every command that names it into a sweep.
-    return provenance.command_line([*settings.overrides.task, "hydra.mode=RUN", *flags])
+def as_yaml(settings: dict[str, Any]) -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(settings))

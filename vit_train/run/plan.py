@@ -4,7 +4,6 @@ import copy
 import math
 import sys
 import time
-from dataclasses import replace
 from itertools import chain, count
 
 import torch
@@ -13,7 +12,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted
 from vit_train.loop.compile import WARM_UP, compiles
 from vit_train.loop.trainer import Trainer
-from vit_train.run.setup import Setup
+from vit_train.run.start import Run
 
 # Share of train.minutes for measuring the speed, and share left in case training becomes slower.
 MEASURING, SPARE = 0.02, 0.05
@@ -25,44 +24,36 @@ WAIT_EVERY = 32
 EVALUATED = 1024
 
 
-def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
-    """Return the setup with as many epochs as fit into `minutes`, by the speed of some steps.
+def planned_epochs(run: Run, minutes: float) -> int:
+    """Return how many epochs fit into `minutes`, by the speed of some steps.
 
     The steps are taken by a copy of the model and change nothing. Validation after each epoch and
     the final test are included. Raise ValueError if not even one epoch fits.
     """
-    device = setup.precision.device
+    device = run.precision.device
+    began = time.perf_counter()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         trainer = Trainer(
-            copy.deepcopy(setup.model),
-            setup.task,
-            setup.train_loader,
-            None,
-            setup.config,
-            setup.precision,
-            processes=setup.processes,
+            copy.deepcopy(run.model),
+            run.task,
+            run.train_loader,
+            run.config,
+            run.precision,
+            processes=run.processes,
         )
-        began = time.perf_counter()
         trainer.set_epoch(sys.maxsize)  # the last epochs see all patches, so no others are slower
-        if compiles(setup.config.compile, device):
+        if compiles(run.config.compile, device):
             trainer.compile()
         with trainer.workers:
             step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
-            # Not on test images, which a run reads only at its end.
-            few = torch.arange(min(EVALUATED, len(setup.train_set)))
-            images = setup.unaugmented(setup.train_set.subset(few))
-            for _ in range(FIRST if device.type == "cuda" else 0):  # until a graph is captured
-                trainer.evaluate(trainer.eval_model, images)
-            evaluating = time.perf_counter()
-            trainer.evaluate(trainer.eval_model, images)
-            image_seconds = (time.perf_counter() - evaluating) / len(few)
+            image_seconds = seconds_per_evaluated_image(trainer, run)
     trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
-    sizes = setup.sizes
-    epoch_seconds = step_seconds * len(setup.train_loader) + image_seconds * sizes["val"]
+    sizes = run.data.sizes
+    epoch_seconds = step_seconds * len(run.train_loader) + image_seconds * sizes["val"]
     left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began)
     # With validation, the best weights are tested, too.
     left -= image_seconds * sizes["test"] * (2 if sizes["val"] else 1)
-    epochs = setup.processes.broadcast(int(left / epoch_seconds))
+    epochs = run.processes.broadcast(int(left / epoch_seconds))
     if epochs < 1:
         raise ValueError(
             f"train.minutes={minutes:g} is too short for one epoch, which takes about "
@@ -70,8 +61,18 @@ def with_planned_epochs(setup: Setup, minutes: float) -> Setup:
             + ": set a longer time or a smaller data.train_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
-    loop = replace(setup.config.train, epochs=epochs)
-    return replace(setup, config=replace(setup.config, train=loop))
+    return epochs
+
+
+def seconds_per_evaluated_image(trainer: Trainer, run: Run) -> float:
+    """Measure on training images: a run reads its test images only at its end."""
+    few = torch.arange(min(EVALUATED, len(run.data.train)))
+    images = run.unaugmented(run.data.train.subset(few))
+    for _ in range(FIRST if run.precision.device.type == "cuda" else 0):  # until it is captured
+        trainer.evaluate(trainer.eval_model, images)
+    began = time.perf_counter()
+    trainer.evaluate(trainer.eval_model, images)
+    return (time.perf_counter() - began) / len(few)
 
 
 def seconds_per_step(trainer: Trainer, budget: float) -> float:
@@ -79,8 +80,7 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     trainer.model.train()
     began = math.inf
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
-        trainer.graphed_step(trainer.step_scalars(), *draws)
-        trainer.step += 1
+        trainer.train_on(draws)
         if trainer.step % WAIT_EVERY == 0:  # else the CPU runs hundreds of steps ahead of a GPU
             trainer.read(trainer.log_averages)
         if trainer.step == FIRST:

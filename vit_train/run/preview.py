@@ -98,7 +98,7 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     The images are not loaded, so raise ValueError if the settings do not determine both.
     """
     data = config.data
-    size = data.image_size or data.own_size
+    size = data.value("image_size") or data.own_size
     classes = config.classes or getattr(data, "num_classes", data.own_classes)
     if size is None or classes is None:
         raise ValueError(

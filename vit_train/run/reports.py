@@ -42,7 +42,7 @@ from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.build import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.run.saver import TimeShare
-from vit_train.run.setup import Setup
+from vit_train.run.start import Run
 from vit_train.trained.folder import SUMMARY
 
 
@@ -245,14 +245,14 @@ class Pictures(Callback):
     holds the latest gallery: images beside the task's pictures of them, such as reconstructions.
     """
 
-    def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
-        self.setup, self.board, self.path = setup, board, path
+    def __init__(self, run: Run, board: TensorBoard, path: Path) -> None:
+        self.run, self.board, self.path = run, board, path
         self.drawing = TimeShare(SHARE)
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
-        if setup.task.columns and (count := gallery_size(setup.task, setup.model)):
-            shown = sample(setup.splits.val or setup.splits.train, count)
-            self.batch = next(iter(setup.unaugmented(shown)))
+        if run.task.columns and (count := gallery_size(run.task, run.model)):
+            shown = sample(run.data.splits.val or run.data.splits.train, count)
+            self.batch = next(iter(run.unaugmented(shown)))
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.drawing.is_due or trainer.finished:
@@ -263,20 +263,20 @@ class Pictures(Callback):
             model.train(was_training)
 
     def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
-        setup, images = self.setup, self.setup.splits.val
+        run, images = self.run, self.run.data.splits.val
         if self.batch is not None and len(self.batch[0]):  # this process may have no image
             self.unwritten = self.board.figure(
-                "val/pictures", draw_gallery(setup.task, model, self.batch, setup.normalize), step
+                "val/pictures", draw_gallery(run.task, model, self.batch, run.data.normalize), step
             )
         if images is None or not isinstance(val, Classification):
             return
-        classes, names = setup.data.classes, images.all_names.tolist()
+        classes, names = run.data.facts.classes, images.all_names.tolist()
         self.board.figure("val/confusion", FIGURES["confusion"](val.predictions, classes), step)
         self.board.figure(
             "val/mistakes", draw_mistakes(val.predictions, images.images, classes, names), step
         )
         if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-            figure = draw_relevance(setup, model, sample(images, min(SHOWN, most)))
+            figure = draw_relevance(run, model, sample(images, min(SHOWN, most)))
             self.board.figure("val/relevance", figure, step)
 
     def flush(self) -> None:
@@ -287,19 +287,19 @@ class Pictures(Callback):
             self.unwritten = None
 
 
-def draw_first_images(setup: Setup) -> Figure:
+def draw_first_images(run: Run) -> Figure:
     """Draw the first images of the first epoch as augmented for training, with their labels."""
-    pixels, targets = (each[:FIRST] for each in next(setup.image_loader.epoch(0)))
+    pixels, targets = (each[:FIRST] for each in next(run.image_batches.epoch(0)))
     return image_grid(
-        setup.normalize.undo(pixels),
-        [label_lines(target, setup.data.classes) for target in targets],
+        run.data.normalize.undo(pixels),
+        [label_lines(target, run.data.facts.classes) for target in targets],
     )
 
 
-def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
+def draw_relevance(run: Run, model: VisionTransformer, shown: ImageSet) -> Figure:
     """Draw images beside maps of how much each patch raised the logit of the predicted class."""
-    classes = setup.data.classes
-    batch = setup.normalize(shown.images.to(setup.precision.device))
+    classes = run.data.facts.classes
+    batch = run.data.normalize(shown.images.to(run.precision.device))
     from vit_train.explain.attribution import prediction_maps
 
     maps, predicted = prediction_maps(model, batch)

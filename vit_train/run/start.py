@@ -1,100 +1,262 @@
-"""The models that a run starts from and learns from, and the images that they have seen."""
+"""The start of a run: all that its settings leave open is decided here, and nowhere else."""
 
-from collections.abc import Collection
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vit_train.base.log import logger
-from vit_train.base.reading import as_word
-from vit_train.base.text import counted, listed
-from vit_train.config.data import DataConfig, FolderConfig
-from vit_train.config.fields import as_setting, in_pixels
-from vit_train.config.model import ViTConfig, as_arguments, differences, require_vit
-from vit_train.config.run import ADAMW_TUNING, FINE_TUNING, TrainConfig, with_settings
-from vit_train.config.tasks import DistillConfig, LabelsConfig
-from vit_train.config.training import AdamWConfig
-from vit_train.data.batches import Normalize
-from vit_train.data.dataset import DataFacts, Dataset, are_among, image_keys, without
-from vit_train.data.splits import Splits
+from vit_train.base.memory import memory_bytes
+from vit_train.config.data import IMAGES, FolderConfig
+from vit_train.config.fields import chosen, sides
+from vit_train.config.model import ModelConfig, ViTConfig, as_arguments, differences, require_vit
+from vit_train.config.run import TrainConfig, with_settings
+from vit_train.config.tasks import LabelsConfig
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
+from vit_train.data.dataset import ImageSet, load_dataset
+from vit_train.data.splits import make_splits
 from vit_train.loop.distributed import Processes
-from vit_train.loop.precision import batch_norms
-from vit_train.model.layers import Dropout
-from vit_train.model.positions import resize_positions
-from vit_train.model.vit import Encoder, encoder_of
-from vit_train.tasks.classify import Teacher
-from vit_train.tasks.task import Task
+from vit_train.loop.metrics import is_uneven
+from vit_train.loop.objective import Batch, TrainLoader
+from vit_train.loop.precision import Precision, pick_precision
+from vit_train.loop.schedule import SCHEDULES
+from vit_train.model.build import attention_gradient_bytes, on_meta, require_model_fits
+from vit_train.model.cnn import FastCnn
+from vit_train.model.patches import require_whole_patches
+from vit_train.run.data import (
+    RunData,
+    chosen_statistics,
+    data_facts,
+    seen_by,
+    training_batches,
+    training_images,
+    unseen_test,
+)
+from vit_train.run.weights import checked_teacher, first_model, load_teacher, teacher_facts
+from vit_train.tasks.make import Flops, count_flops, make_task
+from vit_train.tasks.task import Task, require_labels
 from vit_train.trained.checkpoint import Checkpoint
+from vit_train.trained.folder import run_at
 
 if TYPE_CHECKING:  # rarely needed
+    from collections.abc import Iterable
+
     from vit_train.interop.pretrained import Pretrained
-    from vit_train.trained.model import Trained
+
+# Enough images for the covariance of small patches.
+WHITENED_IMAGES = 5000
 
 
-HEAD = ("head.", "pre_head.")
+@dataclass(frozen=True)
+class Run:
+    """What is trained, on what and how: `config` has no open settings."""
+
+    config: TrainConfig
+    precision: Precision
+    processes: Processes
+    data: RunData
+    # This process's share of the augmented images, and the same with the task's targets.
+    image_batches: TrainBatches
+    train_loader: TrainLoader
+    task: Task
+    model: nn.Module
+    # The source of the model's initial weights; "" means random weights.
+    origin: str
+    # Facts about the teacher, and its model; empty without one.
+    teacher: dict[str, str]
+    teacher_model: ModelConfig | None
+
+    def unaugmented(self, part: ImageSet) -> "Iterable[Batch]":
+        """Return this process's unaugmented batches of a split, with the task's targets."""
+        images = EvalBatches(
+            part,
+            self.data.normalize,
+            self.config.train.eval_batch_size,
+            self.precision.device,
+            rank=self.processes.rank,
+            ranks=self.processes.count,
+        )
+        return self.task.eval_loader(images)
+
+    @cached_property
+    def flops(self) -> Flops | None:
+        """Return the FLOPs of all matrix products for one image.
+
+        The count does not depend on the machine. Return None if counting would need too much
+        memory.
+        """
+        shape, count = self.data.facts.image_shape, len(self.data.facts.classes)
+        models = [model for model in (self.config.model, self.teacher_model) if model]
+        if max(attention_gradient_bytes(each, shape[1:]) for each in models) > memory_bytes() / 4:
+            return None
+        own, *teachers = (count_flops(self.config.task, each, shape, count) for each in models)
+        return replace(own, teacher=sum(each.forward for each in teachers))
+
+    def training_tflop(self, images: int) -> float | None:
+        """Return the TFLOP of training on this many images.
+
+        Return None if `flops` is None, or if only a decoder is trained.
+        """
+        if self.flops is None or (self.config.train.freeze and not self.task.needs_labels):
+            return None
+        # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
+        # It also drops no patches.
+        if self.config.train.freeze:
+            return images * (self.flops.forward + self.flops.teacher) / 1e12
+        epochs = getattr(self.config.model, "patch_dropout_epochs", None) or sys.maxsize
+        dropped = min(images, epochs * len(self.train_loader) * self.train_loader.batch_size)
+        own = dropped * self.flops.dropping + (images - dropped) * self.flops.training
+        return (own + images * self.flops.teacher) / 1e12
 
 
-def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
-    """Return the weights that init_from= names; None if it is null or if the run `resumes`."""
-    if config.init_from is None or resumes:
+def resolve(
+    requested: TrainConfig,
+    device: torch.device,
+    processes: Processes,
+    checkpoint: Checkpoint | None = None,
+) -> Run:
+    """Load the data, build the model and the task, and decide what the settings leave open.
+
+    What a setting that is null or auto becomes may depend, in this order, on the pretrained
+    weights, the images, the model and the speed. A run that continues from a `checkpoint` takes its
+    normalization; the weights are loaded later. Raise ValueError for settings that do not fit.
+    """
+    # Raise ValueError for an unknown schedule now, not after the data are loaded.
+    chosen(SCHEDULES, "optim.schedule", requested.optim.schedule)
+    # Building a model draws random numbers, so this comes before the seed is set.
+    teacher = load_teacher(requested, device)
+    pretrained = None if checkpoint else first_weights(requested)
+    config = with_pretrained(requested, pretrained)
+
+    torch.manual_seed(config.seed)
+    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
+        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
+    dataset = load_dataset(config.data)
+    config = replace(config, data=replace(config.data, **dataset.settings))
+    task = make_task(config.task, config.model, dataset.image_shape, len(dataset.classes))
+    require_labels(task, dataset.train)
+    require_model_fits(
+        config.model,
+        on_meta(task.build_model, config.model),
+        dataset.image_shape,
+        # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
+        copies=5 if config.train.ema_decay else 4,
+    )
+    model, origin = first_model(config, task, dataset, processes, pretrained)
+    if processes.rank:  # on a GPU, each process draws its own dropout
+        torch.manual_seed(config.seed + processes.rank)
+
+    if checkpoint:
+        seen = checkpoint.seen_before
+    else:
+        seen = seen_by(pretrained, teacher, dataset, config.data)
+    splits = make_splits(replace(dataset, test=unseen_test(dataset, seen)), config.data)
+    facts = data_facts(dataset, splits, config.data, seen)
+    train = training_images(splits.train, dataset.unlabeled, task)
+    del dataset  # the splits hold copies
+    statistics = chosen_statistics(checkpoint or config.data, pretrained, train.images)
+    data = RunData(facts, splits, train, statistics, Normalize(statistics, device))
+
+    model = model.to(device)  # first, because the images take the rest of a GPU's memory
+    if isinstance(model, FastCnn):
+        model.whiten(data.normalize(train.images[:WHITENED_IMAGES].to(device)))
+    image_batches = training_batches(config, data, processes)
+    task = task.for_training(
+        train.labels.to(device),
+        train.weights is not None,
+        best_metric(config, task, data),
+        checked_teacher(config.task, teacher, facts, data.normalize),
+    )
+    # With precision=auto, the processes may measure different speeds.
+    precision = processes.broadcast(pick_precision(config.precision, device, model))
+    weighted = image_batches if train.weights is None else image_batches.weighted(train.weights)
+    run = Run(
+        config=replace(config, precision=precision.name),
+        precision=precision,
+        processes=processes,
+        data=data,
+        image_batches=image_batches,
+        train_loader=task.train_loader(weighted),
+        task=task,
+        model=model,
+        origin=origin,
+        teacher=teacher_facts(teacher) if teacher else {},
+        teacher_model=teacher.meta.config.model if teacher else None,
+    )
+    if checkpoint or config.train.minutes is None:
+        return run
+    from vit_train.run.plan import planned_epochs  # rarely needed
+
+    epochs = planned_epochs(run, config.train.minutes)
+    return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
+
+
+def first_weights(config: TrainConfig) -> "Pretrained | None":
+    """Return the weights that init_from= names; None if it is null."""
+    if config.init_from is None:
         return None
-    from vit_train.interop.pretrained import pretrained
+    from vit_train.interop.pretrained import pretrained  # rarely needed
 
     return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
 
 
-def fine_tuned(
-    config: TrainConfig, pretrained: "Pretrained | None", chosen: Collection[str]
-) -> TrainConfig:
-    """Adapt the settings to the pretrained model, except those in `chosen`.
+def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> TrainConfig:
+    """Return the config with the values that null has, with or without pretrained weights.
 
-    `chosen` are the settings and groups on the command line. The encoder's shape and, for a folder,
-    the image size come from the pretrained model; FINE_TUNING has the other settings. If init_from=
-    is not in `chosen`, take none of these: a recipe or program that sets init_from= sets the rest,
-    too. In any case, replace model.norm_eps=null by the pretrained model's value or, without one,
-    the default.
+    With model.from_weights, settings of the model's shape that have their defaults take the values
+    of the pretrained model.
     """
-    if not isinstance(config.model, ViTConfig):
-        return config
-    if config.model.norm_eps is None:
-        config = with_settings(
-            config, {"model.norm_eps": (pretrained.config if pretrained else config.model).eps}
-        )
-    if pretrained is None or "init_from" not in chosen:
-        return config
-    # `differences` gives the width of the MLP as mlp_dim, so a chosen mlp_ratio counts as mlp_dim.
-    given = {key.replace("mlp_ratio", "mlp_dim") for key in chosen}
-    shape = (
-        {} if "model" in given else differences(pretrained.config, require_vit(config.model, ""))
-    )
-    # An experiment or another run's settings already say how to train.
-    usual = {} if {"experiment", "config"} & given else usual_settings(config, pretrained)
-    taken = {key: value for key, value in (shape | usual).items() if key not in given}
-    if taken:
-        logger.info(
-            f"settings for init_from={config.init_from} (yours take precedence): "
-            f"{as_arguments(taken)}"
-        )
-    return with_settings(config, taken)
+    vit = config.model
+    if not isinstance(vit, ViTConfig):
+        return config.settled()
+    found: dict[str, Any] = {}
+    if pretrained is not None:
+        eps = {"model.norm_eps": pretrained.config.eps} if vit.norm_eps is None else {}
+        found = shape_of(pretrained, config) | fine_tuning(config, pretrained)
+        if found:
+            logger.info(
+                f"settings for init_from={config.init_from} (yours take precedence): "
+                f"{as_arguments(found)}"
+            )
+        found = eps | found
+    return with_settings(config, {"model.from_weights": True} | found).settled()
 
 
-def usual_settings(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:
-    """Return the usual settings for fine-tuning that `config` leaves at their defaults.
+def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
+    """Return the settings of the model that must change to fit the pretrained weights.
 
-    They are the pretrained model's image size, for a folder, and FINE_TUNING, for a classifier all
-    of whose weights are trained. FINE_TUNING does not apply to the encoders of this program's
-    autoencoders, which need as much training as random weights.
+    Leave out what the user has set, so that the weights are refused later.
     """
-    usual: dict[str, Any] = {}
+    vit = require_vit(config.model, "init_from=")
+    if not vit.from_weights:
+        return {}
+    eps = vit.norm_eps or pretrained.config.eps
+    found = differences(pretrained.config, replace(vit, norm_eps=eps))
+    # The width of the MLP can be set by two settings.
+    is_free = {key: is_default(config, key.replace("mlp_dim", "mlp_ratio")) for key in found}
+    return {key: value for key, value in found.items() if is_free[key] and is_default(config, key)}
+
+
+def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:
+    """Return the usual settings for fine-tuning, of those that are null.
+
+    They are the pretrained model's image size, for your own images, and `fine_tuning` of the
+    settings' classes, for a classifier all of whose weights are trained. The encoders of this
+    program's autoencoders need as much training as random weights.
+    """
+    found: dict[str, Any] = {}
     if isinstance(config.data, FolderConfig) and pretrained.image_size:
-        usual = {"data.image_size": pretrained.image_size}
+        found["data.image_size"] = pretrained.image_size
     is_classifier = pretrained.layout or "head.weight" in pretrained.state
     if is_classifier and isinstance(config.task, LabelsConfig) and not config.train.freeze:
-        # `type`, because MuonConfig is a subclass of AdamWConfig and keeps its own rates.
-        usual |= FINE_TUNING | (ADAMW_TUNING if type(config.optim) is AdamWConfig else {})
-    return {key: value for key, value in usual.items() if is_default(config, key)}
+        found |= {f"optim.{name}": value for name, value in config.optim.fine_tuning.items()}
+        if config.train.minutes is None:
+            found |= {f"train.{name}": value for name, value in config.train.fine_tuning.items()}
+    return {key: value for key, value in found.items() if is_default(config, key)}
 
 
 def is_default(config: TrainConfig, key: str) -> bool:
@@ -104,217 +266,47 @@ def is_default(config: TrainConfig, key: str) -> bool:
     return getattr(part, name) == getattr(type(part), name)  # type: ignore[no-any-return]
 
 
-def first_model(
-    config: TrainConfig,
-    task: Task,
-    data: Dataset,
-    processes: Processes,
-    pretrained: "Pretrained | None",
-) -> tuple[nn.Module, str]:
-    """Build the model; return it and a description of its weights ("" if they are random).
+def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig:
+    """In settings that name a run, replace a folder of runs by its newest finished run.
 
-    If `pretrained` is None, the weights are random. Raise ValueError if the model has BatchNorm and
-    there are several processes.
+    If the folder stayed in the config, a resumed run could load a different model, because a newer
+    run may have been added to the folder. If the run that data.split_as names no longer exists,
+    name the run in the folder `own` instead, which has the same splits.
     """
-    model, origin = task.build_model(), ""
-    if processes.count > 1 and batch_norms(model):
+    if config.init_from is not None:
+        config = replace(config, init_from=str(run_at(Path(config.init_from))))
+    named = {
+        "task.teacher": getattr(config.task, "teacher", None),
+        "data.split_as": getattr(config.data, "split_as", None),
+    }
+    found = {key: run_at(Path(run)) for key, run in named.items() if run is not None}
+    other = found.get("data.split_as")
+    if other and own and not (other / IMAGES).is_file() and (own / IMAGES).is_file():
+        found["data.split_as"] = own
+    return with_settings(config, {key: str(run) for key, run in found.items()})
+
+
+def balances(config: TrainConfig) -> bool:
+    """Return True if data.sampler or task.class_weights balances uneven classes."""
+    has_class_weights = getattr(config.task, "class_weights", None) is not None
+    return has_class_weights or config.data.sampler == "balanced"
+
+
+def best_metric(config: TrainConfig, task: Task, data: RunData) -> str:
+    """Return the name of the validation metric that selects the best epoch.
+
+    With checkpoint.metric=auto, the metric depends on the task and on whether the classes of the
+    training images are uneven. Raise ValueError if the task does not measure the metric.
+    """
+    metric = config.checkpoint.metric
+    if metric not in ("auto", *task.selecting):
         raise ValueError(
-            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
-            "in one process"
+            f"checkpoint.metric={metric} is not a metric of task={config.task.name}: set "
+            f"checkpoint.metric={' or checkpoint.metric='.join(task.selecting)}"
         )
-    if pretrained is not None:
-        origin = start_from(config, pretrained, model, list(data.classes))
-    if config.train.freeze == "encoder":
-        freeze_encoder(model, config)
-    return model, origin
-
-
-def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
-    """Freeze the encoder, but not the head; raise ValueError if the encoder is not pretrained."""
-    encoder = encoder_of(model)
-    if encoder is None or config.init_from is None:
-        raise ValueError(
-            "train.freeze=encoder needs a Vision Transformer with pretrained weights: set "
-            "init_from=RUN"
-        )
-    for module in encoder.modules():  # otherwise the head would learn from noise
-        if isinstance(module, Dropout):
-            module.rate = 0.0
-    for name, parameter in encoder.named_parameters():
-        parameter.requires_grad_(name.startswith(HEAD))
-
-
-def start_from(
-    config: TrainConfig, pretrained: "Pretrained", model: nn.Module, classes: list[str]
-) -> str:
-    """Copy the `pretrained` weights into the model, and return a description for the log.
-
-    Learned position embeddings are resized if the images have a different size. The pretrained head
-    is reused if its classes have the same names as `classes`, in any order, or, if its names are
-    unknown, the same number. Raise ValueError if the encoders differ.
-    """
-    ours = encoder_of(model)
-    assert ours is not None
-    if differing := differences(pretrained.config, ours.config):
-        raise ValueError(
-            f"init_from={config.init_from} does not match this model; to match it, set "
-            f"{as_arguments(differing)}"
-        )
-    fresh = why_fresh(pretrained, ours, classes)
-    state = resize_positions(pretrained.state, pretrained.grid, ours)
-    if fresh:
-        state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
-    elif pretrained.classes and pretrained.classes != classes:
-        rows = [pretrained.classes.index(name) for name in classes]
-        state |= {key: state[key][rows] for key in state if key.startswith("head.")}
-    ours.load_state_dict(state, strict=False)
-    return describe(config, pretrained, ours, fresh)
-
-
-def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> str:
-    """Return why the pretrained head cannot be reused, or "" if it can."""
-    theirs = pretrained.state.get("head.weight")
-    if theirs is None or not hasattr(ours, "head"):
-        return "this model or the pretrained model has no head"
-    if len(theirs) != len(classes):
-        return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
-    if pretrained.classes is not None and sorted(pretrained.classes) != sorted(classes):
-        return "its classes have different names"
-    return (
-        ""
-        if pretrained.config.head == ours.config.head
-        else f"it needs model.head={pretrained.config.head}"
-    )
-
-
-def describe(config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str) -> str:
-    """Describe which pretrained weights are used, and why others are not."""
-    layout = f" ({pretrained.layout}'s layout)" if pretrained.layout else ""
-    positions = ""
-    if len(ours.pos_embed) and pretrained.grid != ours.grid:
-        grids = (" by ".join(map(str, each)) for each in (pretrained.grid, ours.grid))
-        positions = ", its {} positions resized to {}".format(*grids)
-    same = "classes" if pretrained.classes else "number of classes (their names are unknown)"
-    assumed = " ".join(
-        f"model.{key}={getattr(pretrained.config, key)}" for key in pretrained.assumed
-    )
-    normalized = (
-        "images are normalized as for the pretrained model"
-        if pretrained.statistics
-        else "the pretrained model's normalization is unknown: set data.mean= and data.std="
-    )
-    parts = (
-        f"starts from the encoder of {config.init_from}{layout}{positions}",
-        f"the pretrained head is not reused: {fresh}"
-        if fresh
-        else f"the pretrained head is reused, because both models have the same {same}",
-        f"{counted(len(pretrained.left), 'weight')} not used, such as {pretrained.left[0]}"
-        if pretrained.left
-        else "",
-        f"assumed, because the file does not state them: {assumed}" if assumed else "",
-        normalized if config.data.mean is None else "",
-        "the encoder stays frozen (train.freeze=encoder)" if config.train.freeze else "",
-    )
-    return "; ".join(filter(None, parts))
-
-
-def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
-    """Load the model that task.teacher= names; return None if the task is not distillation."""
-    if not isinstance(config.task, DistillConfig):
-        return None
-    from vit_train.trained.load import load  # rarely needed
-
-    return load(config.task.teacher, device)
-
-
-def checked_teacher(
-    config: DistillConfig, teacher: "Trained", data: DataFacts, normalize: Normalize
-) -> Teacher:
-    """Return the teacher of the distillation task; `normalize` is the student's normalization.
-
-    Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
-    of the data.
-    """
-    meta, size, problem = teacher.meta, teacher.meta.image_shape[1:], ""
-    if not meta.task.one_class:
-        problem = f"a model trained with task={meta.config.task.name} does not classify images"
-    elif meta.classes != list(data.classes):
-        problem = (
-            f"the teacher's classes are {listed(meta.classes)}, but the data's classes are "
-            f"{listed(data.classes)}"
-        )
-    elif meta.image_shape != data.image_shape:
-        problem = (
-            f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
-            f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(as_setting(size))}"
-        )
-    if problem:
-        raise ValueError(f"task.teacher={config.teacher}: {problem}")
-    return Teacher(teacher.model, teacher.normalize, normalize)
-
-
-def seen_by_earlier_models(
-    earlier: Checkpoint | None,
-    pretrained: "Pretrained | None",
-    teacher: "Trained | None",
-    data: Dataset,
-    config: DataConfig,
-) -> Tensor | None:
-    """Return the keys of all images that the pretrained model and the teacher have seen.
-
-    An image is seen if a model was trained or validated on it. If a test image was seen at another
-    size, include its key at this run's size, too. Return None if no keys are known. For a run that
-    continues from an `earlier` checkpoint, return the keys in that checkpoint.
-    """
-    if earlier is not None:
-        return earlier.seen_before
-    models = pretrained.seen if pretrained else None, teacher.meta.all_seen if teacher else None
-    known = [seen for seen in models if seen is not None]
-    keys = [seen.keys for seen in known]
-    for seen in known:
-        if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
-            from vit_train.data.folder import reread  # rarely needed
-
-            then = reread(data.test, replace(config, image_size=seen.image_size))
-            keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
-    return torch.cat(keys).unique() if keys else None
-
-
-def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
-    """Remove the test images whose keys are in `seen`; raise ValueError if no image remains."""
-    test = without(data.test, seen)
-    if not len(test):
-        raise ValueError(
-            f"all {counted(len(data.test), 'test image')} were used to train or validate the "
-            "pretrained model or the teacher: add other test images"
-        )
-    if left := len(data.test) - len(test):
-        logger.warning(
-            f"{counted(left, 'test image')} left out, because the pretrained model or the teacher "
-            "was trained or validated on them"
-        )
-    return replace(data, test=test)
-
-
-def data_facts(
-    data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
-) -> DataFacts:
-    """Return a description of the data, with the keys of all images that the run must not test on.
-
-    The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
-    data=folder, the keys of the training and validation images. For data=folder, also warn if
-    copies of test images are among the training and validation images.
-    """
-    seen = [] if seen_before is None else [seen_before]
-    if isinstance(config, FolderConfig):
-        validated = [] if splits.val is None or config.val == "test" else [splits.val]
-        own = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
-        seen = [own, *seen]
-        if copies := int(are_among(splits.test.images, own).sum()):
-            logger.warning(
-                f"copies of {counted(copies, 'test image')} are among the training and "
-                "validation images, which makes the test result too optimistic: remove the copies, "
-                "which vit-data lists"
-            )
-    keys = torch.cat(seen) if seen else None
-    return DataFacts(data.classes, data.image_shape, data.fingerprint, keys, seen_before)
+    if metric != "auto":
+        return metric
+    if task.best_by != "acc":
+        return task.best_by
+    uneven = balances(config) or is_uneven(data.train.class_counts(len(data.facts.classes)))
+    return "balanced_acc" if uneven else "acc"

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import textwrap
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted
 from vit_train.config.data import FolderConfig
 from vit_train.config.model import ViTConfig
-from vit_train.config.run import FEW_STEPS, few_steps_note
+from vit_train.config.run import CONTINUED, FEW_STEPS, TrainConfig, few_steps_note
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.figures.measures import result_line
 from vit_train.loop.metrics import Evaluation, is_uneven
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.build import parameter_breakdown
-from vit_train.run.setup import Setup, balances
+from vit_train.run.start import Run, balances
 from vit_train.trained.folder import for_shell
 
 # The width of lines, and of the labels at their start.
@@ -86,19 +86,21 @@ class Terminal(Callback):
         self.name_epoch(trainer)
 
 
-def opening(setup: Setup, path: Path, origin: str) -> str:
+def opening(run: Run, path: Path, origin: str) -> str:
     """Describe a run: its data, model, amount of work, folder `path`, and starting point."""
-    sizes, (_, height, width), classes = setup.sizes, setup.data.image_shape, setup.data.classes
+    sizes = run.data.sizes
+    classes = run.data.facts.classes
+    _, height, width = run.data.facts.image_shape
     order = "" if height == width else " (height × width)"
-    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
-    balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
+    cost = f"; {run.flops.forward / 1e9:.3f} GFLOP for one image" if run.flops else ""
+    balanced = run.task.best_by == "balanced_acc" and run.data.splits.val is not None
     lines = {
-        "data": f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
+        "data": f"{run.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
         f"validation, {counted(sizes['test'], 'test image')}, {height}×{width}{order}, "
-        f"{counted(len(classes), 'tag' if setup.train_set.has_tags else 'class')}",
-        "model": f"{parameter_breakdown(setup.model)}{cost}",
-        "work": work_line(setup),
-        "teacher": setup.teacher.get("checkpoint", ""),
+        f"{counted(len(classes), 'tag' if run.data.train.has_tags else 'class')}",
+        "model": f"{parameter_breakdown(run.model)}{cost}",
+        "work": work_line(run),
+        "teacher": run.teacher.get("checkpoint", ""),
         "folder": str(path),
         "from": origin,
         "best": "the epoch with the highest balanced validation accuracy" if balanced else "",
@@ -117,44 +119,41 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
     )
 
 
-def hint(setup: Setup, command: str, chosen: Collection[str]) -> str:
+def hint(requested: TrainConfig, run: Run, command: str) -> str:
     """Return commands that may suit a folder of images better; "" if there are none.
 
-    `command` is the run's own, and `chosen` are its settings and groups. The hint is for a user who
-    left the weights, the model and the image size at their defaults.
+    `command` is the run's own. The hint is for a user who left the weights, the model and the image
+    size at their defaults.
     """
-    data, model = setup.config.data, setup.config.model
-    # Settings that choose weights or sizes, or with which the suggested settings are refused.
-    others = {
-        *("init_from", "data.image_size", "model"),
-        *("experiment", "config", "extend", "fork", "resume"),
-    }
+    data = requested.data
+    starts = [requested.init_from, *(getattr(requested, each) for each in CONTINUED)]
     if (
         not isinstance(data, FolderConfig)
-        or not isinstance(model, ViTConfig)
-        or not setup.task.needs_labels
-        or not chosen
-        or any(key in others or key.startswith("model.") for key in chosen)
-        or data.image_size != FolderConfig.image_size
+        or data.image_size is not None
+        or requested.model != ViTConfig()
+        or any(starts)
+        or not run.task.needs_labels
     ):
         return ""
     return (
         f"{'hint':<{MARGIN}}few images: start from pretrained weights\n{' ' * MARGIN}  "
         f"{command} init_from=builtin:cifar10\n{' ' * MARGIN}many images: use larger patches, "
-        f"which train faster\n{' ' * MARGIN}  {command} model.patch_size={2 * model.patch_size}"
+        f"which train faster\n{' ' * MARGIN}  {command} model.patch_size={2 * ViTConfig.patch_size}"
     )
 
 
-def warn_of_uneven_classes(setup: Setup) -> None:
+def warn_of_uneven_classes(run: Run) -> None:
     """Warn if the classes are uneven, and name the settings that balance the classes.
 
     Do nothing if one of these settings is in use, or if images need not have one class each.
     """
-    if balances(setup.config) or not setup.task.one_class:
+    if balances(run.config) or not run.task.one_class:
         return
-    classes, counts = setup.data.classes, setup.train_set.class_counts(len(setup.data.classes))
-    most, fewest = max(counts), min(counts)
-    weights = isinstance(setup.config.task, ClassifyConfig)
+    classes = run.data.facts.classes
+    counts = run.data.train.class_counts(len(classes))
+    most = max(counts)
+    fewest = min(counts)
+    weights = isinstance(run.config.task, ClassifyConfig)
     if is_uneven(counts):
         logger.warning(
             f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
@@ -163,18 +162,19 @@ def warn_of_uneven_classes(setup: Setup) -> None:
         )
 
 
-def work_line(setup: Setup) -> str:
-    epochs, batches = setup.config.train.epochs, setup.image_loader
-    several = f" in {setup.processes.count} processes" if setup.processes.count > 1 else ""
-    tflop = setup.training_tflop(epochs * len(batches) * batches.batch_size)
+def work_line(run: Run) -> str:
+    epochs = run.config.train.num_epochs
+    batches = run.image_batches
+    several = f" in {run.processes.count} processes" if run.processes.count > 1 else ""
+    tflop = run.training_tflop(epochs * len(batches) * batches.batch_size)
     cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
-    note = few_steps_note(asdict(setup.config), epochs * len(batches))
-    planned = "train.minutes=null " if setup.config.train.minutes else ""
+    note = few_steps_note(asdict(run.config), epochs * len(batches))
+    planned = "train.minutes=null " if run.config.train.minutes else ""
     advice = f"; {note}: use {planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
     return (
-        f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.precision.device.type}{several}{advice if note else ''}"
+        f"{counted(epochs, 'epoch')} of {steps}{cost}, {run.precision.name} on "
+        f"{run.precision.device.type}{several}{advice if note else ''}"
     )
 
 
@@ -194,16 +194,16 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
         yield f"test, {name} weights{note}: {result_line(result)}"
 
 
-def next_steps(setup: Setup, path: Path) -> str:
+def next_steps(run: Run, path: Path) -> str:
     """Return the commands that are most useful after a finished run, for the terminal."""
     here = Path.cwd()
-    run = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
-    use = f"vit-predict ckpt={run} images=PHOTO.jpg"
-    if not setup.task.needs_labels:
-        use = f"vit-train data=DATA init_from={run}  # a classifier from its encoder"
+    folder = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
+    use = f"vit-predict ckpt={folder} images=PHOTO.jpg"
+    if not run.task.needs_labels:
+        use = f"vit-train data=DATA init_from={folder}  # a classifier from its encoder"
     commands = (
-        f"vit-eval ckpt={run}  # report.html: the model's mistakes",
+        f"vit-eval ckpt={folder}  # report.html: the model's mistakes",
         use,
-        f"tensorboard --logdir {run}",
+        f"tensorboard --logdir {folder}",
     )
     return f"{'next':<{MARGIN}}" + f"\n{' ' * MARGIN}".join(commands)

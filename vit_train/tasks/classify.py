@@ -1,7 +1,7 @@
 """Classification: one class per image, from labels or also from a teacher, or several tags."""
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,7 @@ class Classify(Task):
             )
         # For tags, class weights multiply parts of an image's loss; they give images no weights.
         self.weighs = self.given_weights is not None and self.one_class
-        self.class_weights: Tensor | None = None  # (K,), from given_weights in `prepare`
+        self.class_weights: Tensor | None = None  # (K,), from given_weights in `for_training`
         self.images_have_weights = False  # in the data; for targets, see TrainBatches.weighted
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
@@ -62,12 +62,17 @@ class Classify(Task):
     def build_model(self) -> nn.Module:
         return build(self.model, self.image_shape, self.num_classes)
 
-    def prepare(self, labels: Tensor, weighted: bool = False) -> None:
-        self.images_have_weights, self.weighs = weighted, self.weighs or weighted
+    def for_training(
+        self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
+    ) -> Self:
+        task = super().for_training(labels, weighted, best_by)
+        task.images_have_weights = weighted
+        task.weighs = self.weighs or weighted
         if self.given_weights == "auto":
-            self.class_weights = self.balanced_weights(labels)
+            task.class_weights = self.balanced_weights(labels)
         elif self.given_weights is not None:
-            self.class_weights = torch.tensor(self.given_weights, device=labels.device).float()
+            task.class_weights = torch.tensor(self.given_weights, device=labels.device).float()
+        return task
 
     def balanced_weights(self, labels: Tensor) -> Tensor:
         """Return a weight for each class (K,) from labels (N,), as scikit-learn's "balanced" does.
@@ -172,7 +177,15 @@ class Distill(Classify):
     """Classification that also learns from a `teacher`; evaluation needs no teacher."""
 
     config: DistillConfig
-    teacher: Teacher
+    teacher: nn.Module
+
+    def for_training(
+        self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
+    ) -> Self:
+        task = super().for_training(labels, weighted, best_by)
+        assert teacher is not None
+        task.teacher = teacher
+        return task
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)

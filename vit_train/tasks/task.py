@@ -1,7 +1,8 @@
 """The interface of tasks: the training objective, and what the commands need."""
 
+import copy
 from collections.abc import Iterable
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +38,18 @@ class Task(Objective, Protocol):
         """Return inputs of the model for one image."""
         return (torch.zeros(1, *self.image_shape),)
 
-    def prepare(self, labels: Tensor, weighted: bool = False) -> None:
-        """Derive values for the loss, such as class weights, from the training labels (N,).
+    def for_training(
+        self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
+    ) -> Self:
+        """Return this task with all that only training needs.
 
-        If `weighted`, the targets are those of `TrainBatches.weighted`.
+        Values for the loss, such as class weights, are derived from the training labels (N,). If
+        `weighted`, the targets are those of `TrainBatches.weighted`. `best_by` selects the best
+        epoch.
         """
+        task = copy.copy(self)
+        task.best_by = best_by
+        return task
 
     def train_loader(self, batches: DrawnBatches) -> TrainLoader:
         """Return the training batches with this task's targets; the default targets are labels."""

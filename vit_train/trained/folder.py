@@ -41,7 +41,10 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
 
 
 # Files written at a run's first step and first save, which remain after it ends.
-CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
+CONFIG = "config.yaml"
+CHECKPOINTS = "checkpoints"
+# The settings as the user wrote them; those that they left open are decided in CONFIG.
+REQUESTED = "requested.yaml"
 SUMMARY = "summary.json"
 
 
@@ -274,4 +277,5 @@ def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
         above = [path for path in folder.absolute().parents if Path.cwd() in path.parents]
         with contextlib.suppress(OSError):  # a folder is not empty, or has already gone
             for path in (folder, *([] if named else above)):
-                path.rmdir()
+                if path.absolute() != Path.cwd():
+                    path.rmdir()

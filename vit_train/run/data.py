@@ -1,0 +1,191 @@
+"""A run's images: what is trained on, validated on and tested on, and how it is normalized."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted, printable
+from vit_train.config.data import DataConfig, FolderConfig
+from vit_train.config.run import TrainConfig
+from vit_train.data.batches import Normalize, TrainBatches
+from vit_train.data.dataset import (
+    DataFacts,
+    Dataset,
+    ImageSet,
+    Statistics,
+    are_among,
+    channel_statistics,
+    image_keys,
+    valid_statistics,
+    without,
+)
+from vit_train.data.splits import Splits
+from vit_train.loop.distributed import Processes
+from vit_train.tasks.task import Task
+from vit_train.trained.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # rarely needed
+    from vit_train.interop.pretrained import Pretrained
+    from vit_train.trained.model import Trained
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The images of a run and what is known of them."""
+
+    facts: DataFacts
+    splits: Splits
+    # What is trained on: the training split without images of weight 0 or with unlabeled images.
+    train: ImageSet
+    statistics: Statistics
+    normalize: Normalize
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers of images for training, validation and testing."""
+        return {
+            "train": len(self.train),
+            "val": len(self.splits.val or ()),
+            "test": len(self.splits.test),
+        }
+
+    def image_rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the rows of a table of all images: their names, classes and splits."""
+        yield "path", "tags" if self.train.has_tags else "label", "split"
+        for split, part in self.splits.parts.items():
+            labels = part.label_names(self.facts.classes)
+            for name, label in zip(part.all_names, labels, strict=True):
+                yield printable(name), label, split
+
+
+def training_images(images: ImageSet, unlabeled: Tensor | None, task: Task) -> ImageSet:
+    """Leave out images of weight 0; for tasks without labels, add the unlabeled ones (N,C,H,W).
+
+    Raise ValueError if no image remains.
+    """
+    if not task.needs_labels:
+        if unlabeled is None:
+            return images
+        return images.with_others(ImageSet(unlabeled, torch.full((len(unlabeled),), -1)))
+    if images.weights is None:
+        return images
+    kept = images.weights.nonzero().squeeze(1)
+    if not len(kept):
+        raise ValueError("all training images have weight 0: change the column weight of the table")
+    low, high = images.weights[kept].aminmax()
+    logger.info(
+        f"column weight: {counted(len(kept), 'training image')} with weights from {low:g} to "
+        f"{high:g}, {len(images) - len(kept):,} left out with weight 0"
+    )
+    return images.subset(kept)
+
+
+def seen_by(
+    pretrained: "Pretrained | None", teacher: "Trained | None", data: Dataset, config: DataConfig
+) -> Tensor | None:
+    """Return the keys of all images that the pretrained model and the teacher have seen.
+
+    An image is seen if a model was trained or validated on it. If a test image was seen at another
+    size, include its key at this run's size, too. Return None if no keys are known.
+    """
+    models = pretrained.seen if pretrained else None, teacher.meta.all_seen if teacher else None
+    known = [seen for seen in models if seen is not None]
+    keys = [seen.keys for seen in known]
+    for seen in known:
+        if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
+            from vit_train.data.folder import reread  # rarely needed
+
+            then = reread(data.test, replace(config, image_size=seen.image_size))
+            keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
+    return torch.cat(keys).unique() if keys else None
+
+
+def unseen_test(data: Dataset, seen: Tensor | None) -> ImageSet:
+    """Leave out the test images whose keys are in `seen`; raise ValueError if no image remains."""
+    test = without(data.test, seen)
+    if not len(test):
+        raise ValueError(
+            f"all {counted(len(data.test), 'test image')} were used to train or validate the "
+            "pretrained model or the teacher: add other test images"
+        )
+    if left := len(data.test) - len(test):
+        logger.warning(
+            f"{counted(left, 'test image')} left out, because the pretrained model or the teacher "
+            "was trained or validated on them"
+        )
+    return test
+
+
+def data_facts(
+    data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
+) -> DataFacts:
+    """Return a description of the data, with the keys of all images that the run must not test on.
+
+    The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
+    your own images, the keys of the training and validation images. For your own images, also warn
+    if copies of test images are among the training and validation images.
+    """
+    seen = seen_before
+    if isinstance(config, FolderConfig):
+        validated = [] if splits.val is None or config.val == "test" else [splits.val]
+        own = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
+        seen = own if seen_before is None else torch.cat((own, seen_before))
+        if copies := int(are_among(splits.test.images, own).sum()):
+            logger.warning(
+                f"copies of {counted(copies, 'test image')} are among the training and "
+                "validation images, which makes the test result too optimistic: remove the copies, "
+                "which vit-data lists"
+            )
+    return DataFacts(data.classes, data.image_shape, data.fingerprint, seen, seen_before)
+
+
+def chosen_statistics(
+    given: Checkpoint | DataConfig, pretrained: "Pretrained | None", images: Tensor
+) -> Statistics:
+    """Return the mean and standard deviation, per channel, for normalizing images.
+
+    Return the first that exist: the given ones, those of the pretrained model, or those of the
+    training `images`. Raise ValueError if they are invalid, such as a standard deviation of 0.
+    """
+    if given.mean is not None and given.std is not None:
+        return valid_statistics(given.mean, given.std)
+    known = pretrained.statistics if pretrained else None
+    return known or channel_statistics(images)
+
+
+def training_batches(config: TrainConfig, data: RunData, processes: Processes) -> TrainBatches:
+    """Return this process's share of the augmented batches.
+
+    Raise ValueError if a batch has fewer images than there are processes.
+    """
+    batches = TrainBatches(
+        data.train,
+        len(data.facts.classes),
+        data.normalize,
+        config.augment,
+        config.train.batch_size,
+        config.seed,
+        data.normalize.scale.device,
+        rank=processes.rank,
+        ranks=processes.count,
+        sampler=config.data.sampler,
+    )
+    if batches.batch_size < processes.count:
+        raise ValueError(
+            f"train.batch_size={batches.batch_size} is smaller than the number of processes "
+            f"({processes.count})"
+        )
+    count = len(data.train)
+    size = batches.batch_size
+    if count % size > count / 10:
+        other = min(range(size, size // 2, -1), key=lambda each: count % each)
+        logger.warning(
+            f"each epoch leaves out {count % size:,} of {counted(count, 'training image')}, other "
+            f"ones each time, because they do not fill a batch of {size}: "
+            f"train.batch_size={other} leaves out {count % other:,}"
+        )
+    return batches

@@ -1,0 +1,193 @@
+"""The weights that a run starts from, and the teacher that it learns from."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from vit_train.base.reading import as_word
+from vit_train.base.text import counted, listed
+from vit_train.config.fields import as_setting, in_pixels
+from vit_train.config.model import as_arguments, differences
+from vit_train.config.run import TrainConfig
+from vit_train.config.tasks import DistillConfig, TaskConfig
+from vit_train.data.batches import Normalize
+from vit_train.data.dataset import DataFacts, Dataset
+from vit_train.loop.distributed import Processes
+from vit_train.loop.precision import batch_norms
+from vit_train.model.layers import Dropout
+from vit_train.model.positions import resize_positions
+from vit_train.model.vit import Encoder, encoder_of
+from vit_train.tasks.classify import Teacher
+from vit_train.tasks.task import Task
+
+if TYPE_CHECKING:  # rarely needed
+    from vit_train.interop.pretrained import Pretrained
+    from vit_train.trained.model import Trained
+
+
+HEAD = ("head.", "pre_head.")
+
+
+def first_model(
+    config: TrainConfig,
+    task: Task,
+    data: Dataset,
+    processes: Processes,
+    pretrained: "Pretrained | None",
+) -> tuple[nn.Module, str]:
+    """Build the model; return it and a description of its weights ("" if they are random).
+
+    If `pretrained` is None, the weights are random. Raise ValueError if the model has BatchNorm and
+    there are several processes.
+    """
+    model, origin = task.build_model(), ""
+    if processes.count > 1 and batch_norms(model):
+        raise ValueError(
+            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
+            "in one process"
+        )
+    if pretrained is not None:
+        origin = start_from(config, pretrained, model, list(data.classes))
+    if config.train.freeze == "encoder":
+        freeze_encoder(model, config)
+    return model, origin
+
+
+def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
+    """Freeze the encoder, but not the head; raise ValueError if the encoder is not pretrained."""
+    encoder = encoder_of(model)
+    if encoder is None or config.init_from is None:
+        raise ValueError(
+            "train.freeze=encoder needs a Vision Transformer with pretrained weights: set "
+            "init_from=RUN"
+        )
+    for module in encoder.modules():  # otherwise the head would learn from noise
+        if isinstance(module, Dropout):
+            module.rate = 0.0
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_(name.startswith(HEAD))
+
+
+def start_from(
+    config: TrainConfig, pretrained: "Pretrained", model: nn.Module, classes: list[str]
+) -> str:
+    """Copy the `pretrained` weights into the model, and return a description for the log.
+
+    Learned position embeddings are resized if the images have a different size. The pretrained head
+    is reused if its classes have the same names as `classes`, in any order, or, if its names are
+    unknown, the same number. Raise ValueError if the encoders differ.
+    """
+    ours = encoder_of(model)
+    assert ours is not None
+    if differing := differences(pretrained.config, ours.config):
+        raise ValueError(
+            f"init_from={config.init_from} does not match this model; to match it, set "
+            f"{as_arguments(differing)}"
+        )
+    fresh = why_fresh(pretrained, ours, classes)
+    state = resize_positions(pretrained.state, pretrained.grid, ours)
+    if fresh:
+        state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
+    elif pretrained.classes and pretrained.classes != classes:
+        rows = [pretrained.classes.index(name) for name in classes]
+        state |= {key: state[key][rows] for key in state if key.startswith("head.")}
+    ours.load_state_dict(state, strict=False)
+    return describe(config, pretrained, ours, fresh)
+
+
+def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> str:
+    """Return why the pretrained head cannot be reused, or "" if it can."""
+    theirs = pretrained.state.get("head.weight")
+    if theirs is None or not hasattr(ours, "head"):
+        return "this model or the pretrained model has no head"
+    if len(theirs) != len(classes):
+        return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
+    if pretrained.classes is not None and sorted(pretrained.classes) != sorted(classes):
+        return "its classes have different names"
+    return (
+        ""
+        if pretrained.config.head == ours.config.head
+        else f"it needs model.head={pretrained.config.head}"
+    )
+
+
+def describe(config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str) -> str:
+    """Describe which pretrained weights are used, and why others are not."""
+    layout = f" ({pretrained.layout}'s layout)" if pretrained.layout else ""
+    positions = ""
+    if len(ours.pos_embed) and pretrained.grid != ours.grid:
+        grids = (" by ".join(map(str, each)) for each in (pretrained.grid, ours.grid))
+        positions = ", its {} positions resized to {}".format(*grids)
+    same = "classes" if pretrained.classes else "number of classes (their names are unknown)"
+    assumed = " ".join(
+        f"model.{key}={getattr(pretrained.config, key)}" for key in pretrained.assumed
+    )
+    normalized = (
+        "images are normalized as for the pretrained model"
+        if pretrained.statistics
+        else "the pretrained model's normalization is unknown: set data.mean= and data.std="
+    )
+    parts = (
+        f"starts from the encoder of {config.init_from}{layout}{positions}",
+        f"the pretrained head is not reused: {fresh}"
+        if fresh
+        else f"the pretrained head is reused, because both models have the same {same}",
+        f"{counted(len(pretrained.left), 'weight')} not used, such as {pretrained.left[0]}"
+        if pretrained.left
+        else "",
+        f"assumed, because the file does not state them: {assumed}" if assumed else "",
+        normalized if config.data.mean is None else "",
+        "the encoder stays frozen (train.freeze=encoder)" if config.train.freeze else "",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
+    """Load the model that task.teacher= names; return None if the task is not distillation."""
+    if not isinstance(config.task, DistillConfig):
+        return None
+    from vit_train.trained.load import load  # rarely needed
+
+    return load(config.task.teacher, device)
+
+
+def teacher_facts(teacher: "Trained") -> dict[str, str]:
+    """Return the facts about a teacher that a run stores."""
+    return {
+        "checkpoint": str(teacher.meta.path),
+        "weights": teacher.meta.weights,
+        "fingerprint": teacher.meta.checksum,
+    }
+
+
+def checked_teacher(
+    config: TaskConfig, teacher: "Trained | None", data: DataFacts, normalize: Normalize
+) -> Teacher | None:
+    """Return the teacher of a distillation task, None for other tasks.
+
+    `normalize` is the student's normalization.
+
+    Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
+    of the data.
+    """
+    if teacher is None or not isinstance(config, DistillConfig):
+        return None
+    meta = teacher.meta
+    size = meta.image_shape[1:]
+    problem = ""
+    if not meta.task.one_class:
+        problem = f"a model trained with task={meta.config.task.name} does not classify images"
+    elif meta.classes != list(data.classes):
+        problem = (
+            f"the teacher's classes are {listed(meta.classes)}, but the data's classes are "
+            f"{listed(data.classes)}"
+        )
+    elif meta.image_shape != data.image_shape:
+        problem = (
+            f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
+            f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(as_setting(size))}"
+        )
+    if problem:
+        raise ValueError(f"task.teacher={config.teacher}: {problem}")
+    return Teacher(teacher.model, teacher.normalize, normalize)
