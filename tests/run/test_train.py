@@ -417,3 +417,24 @@ def test_planned_epochs_leave_time_for_both_tests(monkeypatch: pytest.MonkeyPatc
     epoch_seconds = len(run.train_loader) + image_seconds * run.data.sizes["val"]
     expected = int((seconds - 2 * image_seconds * 540) / epoch_seconds)
     assert plan.planned_epochs(run, minutes=5) == expected
+
+
+def test_python_trains_as_the_same_settings_on_the_command_line_do(
+    run: Run, small_run: SmallRun
+) -> None:
+    """Also what settings leave to the pretrained weights, whichever way they are given."""
+    small_run("finished", "source")
+    typed = ["init_from=source", "data.train_images=40", "data.test_images=10", "train.epochs=1"]
+    run.succeeds("vit-train", *typed, "hydra.run.dir=typed")
+    data = ShapesConfig(train_images=40, test_images=10)
+    config = TrainConfig(init_from="source", data=data, train=LoopConfig(epochs=1))
+    vit_train.train(config, "python")
+    run.succeeds("vit-train", "config=typed", "hydra.run.dir=repeated")
+    states = [
+        Checkpoint.load(Path(folder, "checkpoints/last.safetensors"))
+        for folder in ("typed", "python", "repeated")
+    ]
+    assert states[0].config["optim"]["lr"] == AdamWConfig.fine_tuning["lr"]
+    for state in states[1:]:
+        torch.testing.assert_close(state.model, states[0].model, rtol=0, atol=0)
+        assert state.config | {"config": None} == states[0].config
