@@ -158,9 +158,11 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]
     data.max_pixels exceeds the default, and the command line does not set data.max_pixels. `keys`
     are the settings on the command line.
     """
-    usual, data = default_settings(stored)["data"], settings.data
+    usual = default_settings(stored)["data"]
+    data = settings.data
     known: Any = OmegaConf.merge(schema_of(stored), {"data": data}).data
-    limit, most = known.get("max_pixels", 0), usual.get("max_pixels", 0)
+    limit = known.get("max_pixels", 0)
+    most = usual.get("max_pixels", 0)
     if "data.max_pixels" not in keys and limit > most:
         raise ValueError(
             f"this run reads images of up to {limit:,} pixels, more than the default limit: if "

@@ -59,7 +59,9 @@ class Sweep:
     """Run one job, or the jobs of a sweep in turn; record which jobs stopped early or failed."""
 
     def __init__(self) -> None:
-        self.jobs, self.folder, self.argv = 0, "", sys.argv
+        self.jobs = 0
+        self.folder = ""
+        self.argv = sys.argv
         self.stopped: list[Path] = []
         self.failures: list[str] = []
 
@@ -100,7 +102,8 @@ class Sweep:
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
             return
-        self.jobs, self.folder = self.jobs + 1, settings.sweep.dir
+        self.jobs = self.jobs + 1
+        self.folder = settings.sweep.dir
         try:
             yield
         except Exception as error:
@@ -266,7 +269,9 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
     data, model and task. With data=folder, the name of the user's image folder replaces the name of
     the data. With resume=, return "." as a placeholder; the run's existing folder is found later.
     """
-    data, task, root = choices["data"], choices["task"], _root_.data.get("root")
+    data = choices["data"]
+    task = choices["task"]
+    root = _root_.data.get("root")
     if _root_.resume is not None:  # the real folder, the run's own, is found later
         return "."
     if data == "folder" and root:

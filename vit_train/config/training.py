@@ -146,7 +146,8 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 
 
 # The files of the best epoch by validation and of the latest state.
-BEST, LAST = "best.safetensors", "last.safetensors"
+BEST = "best.safetensors"
+LAST = "last.safetensors"
 
 
 @dataclass

@@ -101,7 +101,8 @@ class GraphedStep:
     def __init__(
         self, function: Callable[..., None], device: torch.device, replay: bool = False
     ) -> None:
-        self.function, self.device = function, device
+        self.function = function
+        self.device = device
         self.replay = replay and device.type == "cuda"
         # PyTorch requires a stream other than the default one for the steps before a capture.
         self.side_stream = torch.cuda.Stream(device) if self.replay else None
@@ -144,7 +145,8 @@ class GraphedStep:
         The graph reads its inputs from buffers of the same shapes as `inputs`.
         """
         self.buffers = self.moved(packed(inputs))
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream(self.device)
         try:
             # Other threads may use the GPU meanwhile: a thread of NCCL polls its progress there.
             with torch.cuda.graph(

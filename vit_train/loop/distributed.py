@@ -50,7 +50,8 @@ class Processes:
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank, self.count = rank, count
+        self.rank = rank
+        self.count = count
         # The main process writes files and reports.
         self.is_main = rank == 0
 
@@ -115,7 +116,8 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
     if device.type == "cuda":
         if device.index is not None:
             raise ValueError(f"device={device} is one GPU for {count} processes: use device=cuda")
-        number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        gpus = torch.cuda.device_count()
         if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
             number = 0  # a launcher may show each process only its own GPU
         if number >= gpus:

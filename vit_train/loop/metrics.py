@@ -56,7 +56,8 @@ class Predictions:
         Among equal logits, the class with the lower number ranks first, as in `top`. A NaN logit of
         the true class ranks last; a NaN logit of another class ranks above the true class.
         """
-        own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
+        own = of_label(self.logits, self.labels)[:, None]
+        label = self.labels[:, None]
         later = np.arange(self.classes) > label  # of equal logits the first class comes first
         below = (self.logits < own) | ((self.logits == own) & later)
         return self.classes - 1 - below.sum(axis=1)  # type: ignore[no-any-return]
@@ -127,7 +128,8 @@ class Classification(Evaluation):
     @classmethod
     def of(cls, predictions: Predictions) -> "Classification":
         """Compute the results from a classifier's predictions for a whole split."""
-        hits, per_class = predictions.hits, predictions.counts(predictions.labels)
+        hits = predictions.hits
+        per_class = predictions.counts(predictions.labels)
         return cls(
             count=len(predictions.labels),
             loss=float(predictions.losses.mean()),
@@ -192,7 +194,8 @@ def lower_bound(successes: int, count: int) -> float:
     The bound is the proportion p at which at least `successes` of `count` trials would occur with
     probability ALPHA; it is found by bisection.
     """
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(40):
         middle = (low + high) / 2
         above = binomial_tail(successes, count, middle) > ALPHA
@@ -244,7 +247,8 @@ class Paired:
     @classmethod
     def of(cls, first: Predictions, second: Predictions) -> "Paired":
         """Compare predictions for the same images in the same order."""
-        a, b = first.correct, second.correct
+        a = first.correct
+        b = second.correct
         return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))
 
     @property
@@ -256,7 +260,8 @@ class Paired:
     def interval(self) -> tuple[float, float]:
         """Return the 95 % interval of the difference (Bonett & Price 2012, equation 6)."""
         total = self.images + 2
-        a, b = (self.only_first + 1) / total, (self.only_second + 1) / total
+        a = (self.only_first + 1) / total
+        b = (self.only_second + 1) / total
         half = Z * math.sqrt((a + b - (a - b) ** 2) / total)
         return max(-1.0, a - b - half), min(1.0, a - b + half)
 
@@ -267,5 +272,6 @@ class Paired:
         The p-value is the probability of a difference at least this large between two equally good
         classifiers: each image that only one classifier gets right is then a coin toss.
         """
-        tosses, more = self.only_first + self.only_second, max(self.only_first, self.only_second)
+        tosses = self.only_first + self.only_second
+        more = max(self.only_first, self.only_second)
         return min(1.0, 2 * binomial_tail(more, tosses, 0.5))

@@ -141,7 +141,9 @@ class Muon(Optimizer):
         """Take one step on the gradients; `closure` is not supported."""
         skip: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
-            weights, lr, momentum = group["params"], group["lr"], group["momentum"]
+            weights = group["params"]
+            lr = group["lr"]
+            momentum = group["momentum"]
             gradients = [weight.grad for weight in weights]
             moments = [self.state[weight]["momentum_buffer"] for weight in weights]
             if skip is not None:
@@ -358,7 +360,8 @@ def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, flo
     layer_decay, or no head for head_lr_scale.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
-    layer_decay, head_lr_scale = config.value("layer_decay"), config.value("head_lr_scale")
+    layer_decay = config.value("layer_decay")
+    head_lr_scale = config.value("head_lr_scale")
     if layer_decay != 1:
         network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:

@@ -105,8 +105,12 @@ def statistics_of(model: nn.Module) -> list[Tensor]:
 LEAST_SPEEDUP = 1.2
 # The timed product has as many rows as a micro-batch has tokens. For wide matrices, it has fewer
 # rows, to limit the number of multiplications, which could take seconds where bf16 is emulated.
-ROWS, FEWEST_ROWS, WIDEST, MULTIPLICATIONS = 1024, 64, 1024, 2**24
-SECONDS, FEWEST_ROUNDS = 0.1, 3
+ROWS = 1024
+FEWEST_ROWS = 64
+WIDEST = 1024
+MULTIPLICATIONS = 2**24
+SECONDS = 0.1
+FEWEST_ROUNDS = 3
 
 
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
@@ -159,14 +163,16 @@ def product_speedup(outputs: int, inputs: int, threads: int) -> float:
     The two precisions are timed alternately, for a tenth of a second in all. The shortest time of
     each counts, because other programs slow down only some of the products.
     """
-    outputs, inputs = min(outputs, WIDEST), min(inputs, WIDEST)
+    outputs = min(outputs, WIDEST)
+    inputs = min(inputs, WIDEST)
     rows = max(FEWEST_ROWS, min(ROWS, MULTIPLICATIONS // (outputs * inputs)))
     factors = torch.ones(rows, inputs), torch.ones(outputs, inputs)
     best = {torch.float32: math.inf, torch.bfloat16: math.inf}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        rounds, end = 0, time.perf_counter() + SECONDS
+        rounds = 0
+        end = time.perf_counter() + SECONDS
         while rounds < FEWEST_ROUNDS or time.perf_counter() < end:
             for dtype in best:
                 best[dtype] = min(best[dtype], seconds_of(*(each.to(dtype) for each in factors)))

@@ -71,7 +71,8 @@ def extend(trainer: Trainer, state: TrainerState) -> None:
 
 def load_trained(trainer: Trainer, state: TrainerState) -> None:
     """Load weights, the weights' average, optimizer moments, counters and random states."""
-    steps, epochs = state.step - state.start.step, state.epoch - state.start.epoch
+    steps = state.step - state.start.step
+    epochs = state.epoch - state.start.epoch
     if min(steps, epochs, state.batch, state.images_seen, state.skipped) < 0:
         raise ValueError("a counter in it, such as the number of steps, is negative")
     trainer.model.load_state_dict(state.model)
@@ -83,8 +84,10 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     if state.scaler:  # otherwise it was not trained in fp16, and a new scaler finds its own scale
         trainer.scaler.load_state_dict(trainer.scaler.state_dict() | state.scaler)
     trainer.began = time.perf_counter() - state.seconds
-    trainer.step, trainer.epoch = state.step, state.epoch
-    trainer.batch, trainer.images_seen = state.batch, state.images_seen
+    trainer.step = state.step
+    trainer.epoch = state.epoch
+    trainer.batch = state.batch
+    trainer.images_seen = state.images_seen
     trainer.nonfinite.read_until = trainer.step
     if trainer.processes.is_main:  # other processes have their own random states
         torch.set_rng_state(state.random.torch.byte())  # of bytes: a forged file may hold others

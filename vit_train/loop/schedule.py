@@ -40,7 +40,8 @@ def learning_rate(
     """
     step -= start.step
     if config.lr_every == "epoch":
-        step, steps_per_epoch = step // steps_per_epoch, 1
+        step = step // steps_per_epoch
+        steps_per_epoch = 1
     total = steps_per_epoch * epochs
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:  # also before the first step, which has number −1
@@ -86,7 +87,9 @@ class NonFiniteGuard:
         device: torch.device,
         notify: Callable[[int], None],
     ) -> None:
-        self.config, self.steps_per_epoch, self.notify = config, steps_per_epoch, notify
+        self.config = config
+        self.steps_per_epoch = steps_per_epoch
+        self.notify = notify
         # One flag for each step since the last reading: step n is at (n − 1) mod the number of
         # flags.
         self.bad = torch.zeros(steps_per_epoch, dtype=torch.bool, device=device)

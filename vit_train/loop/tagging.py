@@ -14,7 +14,8 @@ Booleans = NDArray[np.bool_]
 # The threshold of a tag's probability, if none is chosen on validation images.
 THRESHOLD = 0.5
 # The numbers of bootstrap samples for an interval of mAP, and of an F1.
-MAP_SAMPLES, F1_SAMPLES = 200, 2000
+MAP_SAMPLES = 200
+F1_SAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class TagPredictions:
 
         The samples are the same for all predictions of N images.
         """
-        rng, count = np.random.default_rng(0), len(self.truth)
+        rng = np.random.default_rng(0)
+        count = len(self.truth)
         chosen = (rng.integers(count, size=count) for _ in range(MAP_SAMPLES))
         samples = np.stack([np.bincount(each, minlength=count) for each in chosen])
         return mean_over_tags(self.sampled_precisions(samples))
@@ -78,7 +80,8 @@ class TagPredictions:
 
         In a bootstrap sample, the numbers of one tag have a multinomial distribution.
         """
-        rng, total = np.random.default_rng(0), len(self.truth)
+        rng = np.random.default_rng(0)
+        total = len(self.truth)
         ends = []
         for counts in self.counts(thresholds):
             shares = np.append(counts, total - counts.sum()) / total
@@ -147,7 +150,8 @@ def f1(counts: Integers) -> Floats:
 
     0/0 counts as 0.
     """
-    right, wrong = 2 * counts[..., 0], counts[..., 1] + counts[..., 2]
+    right = 2 * counts[..., 0]
+    wrong = counts[..., 1] + counts[..., 2]
     return right / np.maximum(1, right + wrong)
 
 

@@ -125,13 +125,19 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         processes: Processes = ALONE,
     ) -> None:
-        device, on_gpu = precision.device, precision.device.type == "cuda"
+        device = precision.device
+        on_gpu = device.type == "cuda"
         if on_gpu:
             gc.collect()  # an earlier run's graphs: destroying one later would invalidate a capture
-        self.model, self.objective, self.train_loader = model, objective, train_loader
+        self.model = model
+        self.objective = objective
+        self.train_loader = train_loader
         self.make_batch = train_loader.batch
-        self.optim, self.loop, self.seed = config.optim, config.train, config.seed
-        self.precision, self.processes = precision, processes
+        self.optim = config.optim
+        self.loop = config.train
+        self.seed = config.seed
+        self.precision = precision
+        self.processes = processes
         self.callbacks = Callbacks(callbacks)
         # For fp16, whose gradients underflow; otherwise it does nothing.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")

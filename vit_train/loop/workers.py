@@ -15,7 +15,8 @@ from vit_train.loop.precision import CORES, Precision, batch_norms
 # for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and 65 and
 # 145 tokens). In bf16, matrix units are so fast that larger micro-batches pay (measured with AMX:
 # 64 are 1.2 times as fast as 32).
-CPU_MICRO_BATCH, CPU_MICRO_BATCH_BF16 = 16, 64
+CPU_MICRO_BATCH = 16
+CPU_MICRO_BATCH_BF16 = 64
 
 Result = TypeVar("Result")
 
@@ -38,7 +39,8 @@ class Workers:
     """
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
-        self.micro_batch, self.count = micro_batch, count
+        self.micro_batch = micro_batch
+        self.count = count
         self.pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> "Workers":

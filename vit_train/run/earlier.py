@@ -41,7 +41,8 @@ class Earlier:
             return f"resuming after step {self.state.step}"
         if self.verb == "fork":
             return f"forks {self.folder} after step {self.state.step}"
-        optim, epochs = config.optim, config.train.num_epochs
+        optim = config.optim
+        epochs = config.train.num_epochs
         return (
             f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
             f"{optim.peak_lr:g} over {min(optim.warmup_epochs, epochs / 2):g} of "
@@ -51,7 +52,8 @@ class Earlier:
 
     def require_same(self, run: Run) -> None:
         """Raise ValueError if the checkpoint was trained with other images or another teacher."""
-        now, then = run.teacher, self.state.teacher
+        now = run.teacher
+        then = self.state.teacher
         if self.state.fingerprint != run.data.facts.fingerprint:
             raise self.refusal(
                 "the images on disk have changed since the checkpoint was saved: restore them, or "
@@ -95,10 +97,12 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         state, best = with_best(Checkpoint.load(checkpoint), checkpoint)
         return Earlier(state, state.extends, best=best)
     if config.fork is not None:
-        verb, path = "fork", Path(config.fork)
+        verb = "fork"
+        path = Path(config.fork)
         folder = run_folder(path)
     elif config.extend is not None:
-        verb, folder = "extend", finished_run(config.extend)
+        verb = "extend"
+        folder = finished_run(config.extend)
         path = folder / CHECKPOINTS / LAST
     else:
         return None

@@ -116,9 +116,13 @@ class RunFolder(Files):
         earlier: Earlier | None,
         resumed: bool,
     ) -> None:
-        self.path, self.requested, self.run, self.launch = path, requested, run, launch
+        self.path = path
+        self.requested = requested
+        self.run = run
+        self.launch = launch
         self.settings = asdict(run.config)
-        self.earlier, self.resumed = earlier, resumed
+        self.earlier = earlier
+        self.resumed = resumed
         self.extends = earlier.chain if earlier else []
         require_own(path / CHECKPOINTS, "folder")
         before = read_object(path / SUMMARY) if resumed else {}
@@ -217,7 +221,8 @@ class RunFolder(Files):
 
         Rows of the curve that were written after the checkpoint to continue from are left out.
         """
-        name, best = self.csv.path.name, self.checkpoints.best_path
+        name = self.csv.path.name
+        best = self.checkpoints.best_path
         if earlier.folder and (earlier.folder / name).exists():
             rows = read_table(earlier.folder / name).encode()[: earlier.state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())

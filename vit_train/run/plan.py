@@ -15,7 +15,8 @@ from vit_train.loop.trainer import Trainer
 from vit_train.run.start import Run
 
 # Share of train.minutes for measuring the speed, and share left in case training becomes slower.
-MEASURING, SPARE = 0.02, 0.05
+MEASURING = 0.02
+SPARE = 0.05
 # Number of steps before the speed is measured: on a GPU, the last of them captures the graph.
 FIRST = WARM_UP + 1
 # The number of steps after which to wait for the device.

@@ -71,7 +71,9 @@ class MetricsCsv(Callback):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.text, self.written = path, "", ""
+        self.path = path
+        self.text = ""
+        self.written = ""
 
     def open(self) -> None:
         """Read the existing rows; raise ValueError if they are damaged."""
@@ -143,7 +145,8 @@ class TensorBoard(Callback):
     def __init__(self, folder: Path) -> None:
         # Sorting by name sorts by time.
         self.path = folder / f"events.out.tfevents.{time.time():017.6f}"
-        self.written, self.unwritten = 0, bytearray()
+        self.written = 0
+        self.unwritten = bytearray()
         # The points since the last checkpoint: values by tag, by step.
         self.points: defaultdict[int, dict[str, float]] = defaultdict(dict)
         self.add(Event(file_version="brain.Event:2"))
@@ -163,7 +166,8 @@ class TensorBoard(Callback):
         """Write the new events; after an OSError, the next call tries again."""
         if self.unwritten:
             write_from(self.path, self.written, self.unwritten)
-            self.written, self.unwritten = self.length, bytearray()
+            self.written = self.length
+            self.unwritten = bytearray()
 
     def begin(self, config: str) -> None:
         """Add the run's settings, given as YAML, to TensorBoard's texts."""
@@ -246,7 +250,9 @@ class Pictures(Callback):
     """
 
     def __init__(self, run: Run, board: TensorBoard, path: Path) -> None:
-        self.run, self.board, self.path = run, board, path
+        self.run = run
+        self.board = board
+        self.path = path
         self.drawing = TimeShare(SHARE)
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
@@ -263,14 +269,16 @@ class Pictures(Callback):
             model.train(was_training)
 
     def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
-        run, images = self.run, self.run.data.splits.val
+        run = self.run
+        images = self.run.data.splits.val
         if self.batch is not None and len(self.batch[0]):  # this process may have no image
             self.unwritten = self.board.figure(
                 "val/pictures", draw_gallery(run.task, model, self.batch, run.data.normalize), step
             )
         if images is None or not isinstance(val, Classification):
             return
-        classes, names = run.data.facts.classes, images.all_names.tolist()
+        classes = run.data.facts.classes
+        names = images.all_names.tolist()
         self.board.figure("val/confusion", FIGURES["confusion"](val.predictions, classes), step)
         self.board.figure(
             "val/mistakes", draw_mistakes(val.predictions, images.images, classes, names), step
@@ -328,7 +336,8 @@ class Wandb:
             resume="allow",
             **known,
         )
-        self.log, self.close = run.log, run.finish
+        self.log = run.log
+        self.close = run.finish
 
 
 class Mlflow:
@@ -341,7 +350,8 @@ class Mlflow:
         module.start_run(run_id=found[0].info.run_id if found else None, run_name=folder.name)
         if not found:  # MLflow allows no changes, such as of train.max_minutes
             module.log_params({key: str(value)[:500] for key, value in flatten(settings)})
-        self.log, self.close = module.log_metrics, module.end_run
+        self.log = module.log_metrics
+        self.close = module.end_run
 
 
 def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Wandb | Mlflow:

@@ -67,10 +67,15 @@ class CheckpointManager(Callback):
         flush: Callable[[], None],
         saved: Callable[[], None],
     ) -> None:
-        self.last_path, self.best_path = folder / LAST, folder / BEST
-        self.config, self.make, self.flush, self.saved = config, make, flush, saved
+        self.last_path = folder / LAST
+        self.best_path = folder / BEST
+        self.config = config
+        self.make = make
+        self.flush = flush
+        self.saved = saved
         self.unwritten_best: Checkpoint | None = None
-        self.saving, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
+        self.saving = TimeShare(SHARE)
+        self.reporting = TimeShare(SHARE)
         self.saved_at = time.monotonic()
         self.retry_at = 0.0  # 0 unless writing has failed since the last epoch that was saved
 
@@ -104,7 +109,9 @@ class CheckpointManager(Callback):
                 self.flush()
 
     def on_step(self, trainer: Trainer) -> None:
-        now, steps, minutes = time.monotonic(), self.config.every_steps, self.config.every_minutes
+        now = time.monotonic()
+        steps = self.config.every_steps
+        minutes = self.config.every_minutes
         due = steps is not None and trainer.step % steps == 0
         late = minutes is not None and now - self.saved_at >= 60 * minutes
         if (due or late) and now >= self.retry_at:

@@ -89,7 +89,8 @@ class Run:
         The count does not depend on the machine. Return None if counting would need too much
         memory.
         """
-        shape, count = self.data.facts.image_shape, len(self.data.facts.classes)
+        shape = self.data.facts.image_shape
+        count = len(self.data.facts.classes)
         models = [model for model in (self.config.model, self.teacher_model) if model]
         if max(attention_gradient_bytes(each, shape[1:]) for each in models) > memory_bytes() / 4:
             return None

@@ -25,7 +25,8 @@ from vit_train.run.start import Run, balances
 from vit_train.trained.folder import for_shell
 
 # The width of lines, and of the labels at their start.
-WIDTH, MARGIN = 80, 8
+WIDTH = 80
+MARGIN = 8
 # The measures in an epoch's line, with their formats.
 FORMATS = {"loss": ".4f", "acc": ".2%", "tag_acc": ".2%", "map": ".2%"}
 
@@ -36,7 +37,8 @@ class Terminal(Callback):
     @contextlib.contextmanager
     def shown(self, trainer: Trainer) -> Iterator[None]:
         """Show the trainer's progress within the block, from its current step."""
-        self.first_step, self.began = trainer.step, time.perf_counter()
+        self.first_step = trainer.step
+        self.began = time.perf_counter()
         self.has_header = False
         with logging_redirect_tqdm() if sys.stderr.isatty() else contextlib.nullcontext():
             self.bar = tqdm(

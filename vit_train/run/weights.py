@@ -41,7 +41,8 @@ def first_model(
     If `pretrained` is None, the weights are random. Raise ValueError if the model has BatchNorm and
     there are several processes.
     """
-    model, origin = task.build_model(), ""
+    model = task.build_model()
+    origin = ""
     if processes.count > 1 and batch_norms(model):
         raise ValueError(
             f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "

@@ -14,7 +14,8 @@ from vit_train.base.text import counted
 from vit_train.base.writing import InUse, exclusive, generations
 from vit_train.config.training import BEST, LAST
 
-PREFIX, SUFFIX = "builtin:", ".safetensors"
+PREFIX = "builtin:"
+SUFFIX = ".safetensors"
 FOLDER = Path(__file__).parents[1] / "builtin"
 
 
