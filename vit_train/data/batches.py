@@ -241,12 +241,15 @@ class TrainBatches(DrawnBatches):
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
         self.mixer = Mixer(self.size, num_classes, augment) if mixes else None
 
-    def weighted(self, weights: Tensor) -> "TrainBatches":
+    def weighted(self, weights: Tensor | None) -> "TrainBatches":
         """Return the same batches with targets that are multiplied by each image's weight (N,).
 
+        Without weights, return the same batches.
         Labels become one-hot rows (B,K) scaled by the image's weight. Tags get a last column of
         ones (B,K+1), scaled likewise. Mixup and CutMix mix these rows.
         """
+        if weights is None:
+            return self
         batches = copy.copy(self)
         batches.weights = weights.to(self.device).unsqueeze(1)
         return batches

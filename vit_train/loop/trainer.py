@@ -115,6 +115,18 @@ class RunConfig(Protocol):
 class Trainer:
     """Trains a model on an objective, one optimizer step at a time; `run/train.py` has the loop."""
 
+    # Done so far: steps, epochs, batches of the present epoch, and images.
+    step = 0
+    epoch = 0
+    batch = 0
+    images_seen = 0
+    start = FRESH
+    best: Best | None = None
+    logged_at = -math.inf
+    stop_reason = ""
+    # True while the model is evaluated.
+    evaluating = False
+
     def __init__(
         self,
         model: nn.Module,
@@ -149,9 +161,6 @@ class Trainer:
         )
         self.choose_workers(compiles(config.compile, device))
         self.gradients, self.sums, self.summed = joined_sums(self.parameters, objective)
-        self.step = self.epoch = self.batch = self.images_seen = 0
-        self.start = FRESH
-        self.best: Best | None = None
         # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages = Averages(objective.measures, device)
         self.log_averages = Averages(objective.measures, device)
@@ -166,9 +175,6 @@ class Trainer:
         # Waiting for a GPU and asking the other processes happen only now and then.
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
-        self.logged_at = -math.inf
-        self.stop_reason = ""
-        self.evaluating = False
         # The averages' clocks already run; `begin` leaves out the time from here until training.
         self.began = self.ready = time.perf_counter()
 

@@ -23,7 +23,7 @@ from vit_train.data.dataset import (
     valid_statistics,
     without,
 )
-from vit_train.data.splits import Splits
+from vit_train.data.splits import Splits, make_splits
 from vit_train.loop.distributed import Processes
 from vit_train.tasks.task import Task
 from vit_train.trained.checkpoint import Checkpoint
@@ -60,6 +60,19 @@ class RunData:
             labels = part.label_names(self.facts.classes)
             for name, label in zip(part.all_names, labels, strict=True):
                 yield printable(name), label, split
+
+
+def divided(
+    dataset: Dataset, config: DataConfig, task: Task, seen_before: Tensor | None
+) -> tuple[DataFacts, Splits, ImageSet]:
+    """Return a description of the data, its splits, and what is trained on.
+
+    Test images whose keys are in `seen_before` are left out.
+    """
+    test = unseen_test(dataset, seen_before)
+    splits = make_splits(replace(dataset, test=test), config)
+    facts = data_facts(dataset, splits, config, seen_before)
+    return facts, splits, training_images(splits.train, dataset.unlabeled, task)
 
 
 def training_images(images: ImageSet, unlabeled: Tensor | None, task: Task) -> ImageSet:

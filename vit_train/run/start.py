@@ -17,24 +17,21 @@ from vit_train.config.model import ModelConfig, ViTConfig, as_arguments, differe
 from vit_train.config.run import TrainConfig, with_settings
 from vit_train.config.tasks import LabelsConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
-from vit_train.data.dataset import ImageSet, load_dataset
-from vit_train.data.splits import make_splits
+from vit_train.data.dataset import Dataset, ImageSet, load_dataset
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import is_uneven
 from vit_train.loop.objective import Batch, TrainLoader
 from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.schedule import SCHEDULES
-from vit_train.model.build import attention_gradient_bytes, on_meta, require_model_fits
+from vit_train.model.build import attention_gradient_bytes
 from vit_train.model.cnn import FastCnn
 from vit_train.model.patches import require_whole_patches
 from vit_train.run.data import (
     RunData,
     chosen_statistics,
-    data_facts,
+    divided,
     seen_by,
     training_batches,
-    training_images,
-    unseen_test,
 )
 from vit_train.run.weights import checked_teacher, first_model, load_teacher, teacher_facts
 from vit_train.tasks.make import Flops, count_flops, make_task
@@ -81,6 +78,10 @@ class Run:
             ranks=self.processes.count,
         )
         return self.task.eval_loader(images)
+
+    @property
+    def validation_batches(self) -> "Iterable[Batch] | None":
+        return None if self.data.splits.val is None else self.unaugmented(self.data.splits.val)
 
     @cached_property
     def flops(self) -> Flops | None:
@@ -134,30 +135,17 @@ def resolve(
     config = with_pretrained(requested, pretrained)
 
     torch.manual_seed(config.seed)
-    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
-        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
-    dataset = load_dataset(config.data)
-    config = replace(config, data=replace(config.data, **dataset.settings))
+    dataset, config = load_images(config)
     task = make_task(config.task, config.model, dataset.image_shape, len(dataset.classes))
     require_labels(task, dataset.train)
-    require_model_fits(
-        config.model,
-        on_meta(task.build_model, config.model),
-        dataset.image_shape,
-        # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
-        copies=5 if config.train.ema_decay else 4,
-    )
     model, origin = first_model(config, task, dataset, processes, pretrained)
     if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
+    seen = seen_by(pretrained, teacher, dataset, config.data)
     if checkpoint:
         seen = checkpoint.seen_before
-    else:
-        seen = seen_by(pretrained, teacher, dataset, config.data)
-    splits = make_splits(replace(dataset, test=unseen_test(dataset, seen)), config.data)
-    facts = data_facts(dataset, splits, config.data, seen)
-    train = training_images(splits.train, dataset.unlabeled, task)
+    facts, splits, train = divided(dataset, config.data, task, seen)
     del dataset  # the splits hold copies
     statistics = chosen_statistics(checkpoint or config.data, pretrained, train.images)
     data = RunData(facts, splits, train, statistics, Normalize(statistics, device))
@@ -174,14 +162,13 @@ def resolve(
     )
     # With precision=auto, the processes may measure different speeds.
     precision = processes.broadcast(pick_precision(config.precision, device, model))
-    weighted = image_batches if train.weights is None else image_batches.weighted(train.weights)
     run = Run(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
         data=data,
         image_batches=image_batches,
-        train_loader=task.train_loader(weighted),
+        train_loader=task.train_loader(image_batches.weighted(train.weights)),
         task=task,
         model=model,
         origin=origin,
@@ -194,6 +181,14 @@ def resolve(
 
     epochs = planned_epochs(run, config.train.minutes)
     return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
+
+
+def load_images(config: TrainConfig) -> tuple[Dataset, TrainConfig]:
+    """Load the data set; also return the config with the settings that loading determined."""
+    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
+        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
+    dataset = load_dataset(config.data)
+    return dataset, replace(config, data=replace(config.data, **dataset.settings))
 
 
 def first_weights(config: TrainConfig) -> "Pretrained | None":

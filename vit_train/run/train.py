@@ -3,7 +3,10 @@
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
@@ -22,7 +25,7 @@ from vit_train.loop.precision import (
 )
 from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
-from vit_train.run.earlier import read_earlier
+from vit_train.run.earlier import Earlier, read_earlier
 from vit_train.run.folder import NO_FILES, Files, Launch, RunFolder
 from vit_train.run.start import Run, resolve, with_named_runs
 from vit_train.run.stop import Deadline, stop_on_signals
@@ -61,11 +64,7 @@ def train_in(
     """
     # The machine
     deadline = Deadline(requested.train.max_minutes)
-    keep_freed_memory()
-    device = pick_device(requested.device)
-    require_precision(requested.precision, device)
-    if device.type != "cpu":
-        choose_algorithms(requested.deterministic)
+    device = prepared_device(requested)
     processes = join_processes(device, requested.distributed)
     try:
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
@@ -81,9 +80,8 @@ def train_in(
                 earlier.require_same(run)
 
             # What is written. Only the main process writes.
-            files: Files = NO_FILES
-            if processes.is_main:
-                files = RunFolder(path, requested, run, launch, earlier, resumed)
+            write = partial(RunFolder, path, requested, run, launch, earlier, resumed)
+            files = write() if processes.is_main else NO_FILES
             trainer = Trainer(
                 run.model,
                 run.task,
@@ -93,28 +91,43 @@ def train_in(
                 [deadline, *(make() for make in CALLBACKS), *files.callbacks],
                 processes,
             )
-            val = None if run.data.splits.val is None else run.unaugmented(run.data.splits.val)
             with advice_on_errors(trainer, run, files):
-                if compiles(run.config.compile, device):
-                    # Compile the model as the next epoch needs it: it may no longer drop patches.
-                    trainer.set_epoch(earlier.state.epoch if earlier else 0)
-                    trainer.compile()
-                if earlier:
-                    earlier.restore(trainer)
+                restore(trainer, run, earlier)
                 files.open()
 
                 # The loop
                 with files.shown(trainer), stop_on_signals(trainer) as received:
-                    train_epochs(trainer, val)
-                    stopped = processes.any(bool(trainer.stop_reason))
+                    train_epochs(trainer, run.validation_batches)
 
                     # The test, once
-                    results = {} if stopped else test_results(trainer, run, files)
+                    results = test_results(trainer, run, files)
                 files.close(trainer, results)
     finally:
         leave_processes()
     exit_status = 128 + received[0] if received else 0  # as in shells
-    return Outcome(path, trainer.best.score if trainer.best else None, not stopped, exit_status)
+    return Outcome(
+        path, None if trainer.best is None else trainer.best.score, bool(results), exit_status
+    )
+
+
+def prepared_device(requested: TrainConfig) -> torch.device:
+    """Return the device, once PyTorch is set up for it; raise ValueError if it is not suitable."""
+    keep_freed_memory()
+    device = pick_device(requested.device)
+    require_precision(requested.precision, device)
+    if device.type != "cpu":
+        choose_algorithms(requested.deterministic)
+    return device
+
+
+def restore(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
+    """Compile the model if the settings say so, and load the checkpoint to continue from."""
+    if compiles(run.config.compile, run.precision.device):
+        # Compile the model as the next epoch needs it: it may no longer drop patches.
+        trainer.set_epoch(earlier.state.epoch if earlier else 0)
+        trainer.compile()
+    if earlier:
+        earlier.restore(trainer)
 
 
 def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
@@ -141,8 +154,11 @@ def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
 def test_results(trainer: Trainer, run: Run, files: Files) -> dict[str, Evaluation]:
     """Evaluate the final weights and, if there is validation, the best weights on the test set.
 
-    A run uses its test set nowhere else, except that data.val=test validates on it.
+    Return {} for a run that was stopped. A run uses its test set nowhere else, except that
+    data.val=test validates on it.
     """
+    if run.processes.any(bool(trainer.stop_reason)):
+        return {}
     loader = run.unaugmented(run.data.splits.test)
     best = trainer.best
     with trainer.workers:

@@ -15,6 +15,7 @@ from vit_train.data.batches import Normalize
 from vit_train.data.dataset import DataFacts, Dataset
 from vit_train.loop.distributed import Processes
 from vit_train.loop.precision import batch_norms
+from vit_train.model.build import on_meta, require_model_fits
 from vit_train.model.layers import Dropout
 from vit_train.model.positions import resize_positions
 from vit_train.model.vit import Encoder, encoder_of
@@ -38,9 +39,16 @@ def first_model(
 ) -> tuple[nn.Module, str]:
     """Build the model; return it and a description of its weights ("" if they are random).
 
-    If `pretrained` is None, the weights are random. Raise ValueError if the model has BatchNorm and
-    there are several processes.
+    If `pretrained` is None, the weights are random. Raise ValueError if the model does not fit into
+    memory, or if it has BatchNorm and there are several processes.
     """
+    require_model_fits(
+        config.model,
+        on_meta(task.build_model, config.model),
+        data.image_shape,
+        # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
+        copies=5 if config.train.ema_decay else 4,
+    )
     model = task.build_model()
     origin = ""
     if processes.count > 1 and batch_norms(model):
