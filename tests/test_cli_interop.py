@@ -9,7 +9,6 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -356,7 +355,7 @@ def test_a_calibrated_export_has_the_probabilities_of_a_prediction(
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other library."""
     monkeypatch.setattr(exporting, "RANDOM_IMAGES", 8)
-    monkeypatch.setattr(exporting.util, "find_spec", lambda package: None)
+    monkeypatch.setattr(exporting, "find_spec", lambda package: None)
 
 
 def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> None:
@@ -527,12 +526,10 @@ def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
         assert difference > 1e30
 
 
-def test_a_card_has_the_results_of_its_run(tmp_path: Path) -> None:
-    exported: Any = SimpleNamespace(path=tmp_path / "checkpoints/best.safetensors")
-    assert exporting.results(exported) == []
-    result = {"acc": 0.5, "acc_interval_95": [0.4, 0.6], "count": 80}
-    summary = {"command": "vit-train seed=1", "commit": "abc", "precision": "bf16"}
-    write_json(tmp_path / "summary.json", summary | {"test": {"best": result}})
-    card = exporting.results(exported)
-    assert "Trained by `vit-train seed=1` (commit abc)." in card
-    assert "| test images, best weights | bf16 | 50.00% | 40.00% to 60.00% | 80 |" in card
+def test_a_card_has_the_results_of_its_run() -> None:
+    model = deployed(vit_train.load("builtin:cifar10"), True, False)
+    card = exporting.model_card(model, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
+    assert "| test images, final weights | bf16 | 91.33% | 90.76% to 91.87% | 10,000 |" in card
+    elsewhere = replace(model, meta=replace(model.meta, path=Path("nowhere/x.safetensors")))
+    card = exporting.model_card(elsewhere, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
+    assert "- checked\n\n## Use" in card

@@ -102,15 +102,15 @@ def reason(error: BaseException) -> str:
 def render(package: str, template: str, **content: object) -> str:
     """Fill in a Jinja template with `content`, and return the text.
 
-    The template is in the subpackage `package` of vit_train, such as "explain". Markup and control
-    characters in `content` are escaped.
+    The template is in the subpackage `package` of vit_train, such as "explain". Control characters
+    in `content` are escaped and, on HTML pages, markup.
     """
     # Slow, and only needed for pages.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
         loader=PackageLoader(f"vit_train.{package}"),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=StrictUndefined,
         finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
         trim_blocks=True,
@@ -118,5 +118,6 @@ def render(package: str, template: str, **content: object) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["base64"] = lambda content: b64encode(content).decode()
+    environment.filters["cell"] = markdown_cell
     environment.globals["counted"] = counted
     return environment.get_template(template).render(content)

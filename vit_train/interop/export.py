@@ -4,16 +4,15 @@ import re
 import statistics
 import timeit
 from collections.abc import Iterator, Sequence
-from importlib import util
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
-from vit_train.base.reading import read_json
-from vit_train.base.text import counted, markdown_cell, printable, reason
+from vit_train.base.reading import read_object
+from vit_train.base.text import markdown_cell, reason, render
 from vit_train.base.writing import output_folder
 from vit_train.config.tools import ExportConfig
 from vit_train.data.batches import Normalize
@@ -21,8 +20,7 @@ from vit_train.interop.formats import FORMATS_BY_NAME, Deployed, Format, Predict
 from vit_train.trained.folder import run_folder, summary_file
 from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load
-from vit_train.trained.model import Meta
-from vit_train.trained.provenance import cpu_model, today
+from vit_train.trained.provenance import cpu_model
 
 RANDOM_IMAGES, BATCH = 256, 50
 # The largest difference in logits that counts as rounding error, relative to the largest logit.
@@ -36,7 +34,7 @@ def export(config: ExportConfig) -> Path:
     missing, or if the exported model's predictions differ from the original's.
     """
     name, chosen = config.format, FORMATS_BY_NAME[config.format]
-    if missing := [package for package in chosen.needs if util.find_spec(package) is None]:
+    if missing := [package for package in chosen.needs if find_spec(package) is None]:
         raise ValueError(
             f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the "
             "checkout (format=torch needs no other package)"
@@ -149,107 +147,31 @@ def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
 def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) -> str:
     """Return the model card in Markdown, with the header that the Hugging Face Hub reads.
 
-    `name` is the name of the exported file or folder; `checks` are the results of `compared`.
+    `name` is the name of the exported file or folder; `checks` are the results of `compared`. The
+    card has the results of the run, if its summary exists.
     """
-    meta = model.meta
-    parameters = sum(each.numel() for each in model.exportable.parameters())
-    shape = ", ".join(map(str, meta.image_shape))
-    kind = "uint8" if model.normalize else "normalized float32"
-    use = form.use.replace("NAME", name).replace("INPUT", f"{kind} (N, {shape})")
+    meta, summary = model.meta, read_object(summary_file(model.meta.path))
+    # Without the folders of the machine that trained the model.
+    command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", summary.get("command", ""))
+    inputs = f"{model.image_type} (N, {', '.join(map(str, meta.image_shape))})"
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
-    thresholds = ", ".join(
-        f"{markdown_cell(name)} {least:.3f}"
-        for name, least in model.thresholds.items()
+    thresholds = (
+        f"{markdown_cell(tag)} {least:.3f}"
+        for tag, least in model.thresholds.items()
         if least is not None
     )
-    abstain = (
-        " To abstain as `vit-predict abstain=ACCURACY` does, answer only if the highest "
-        f"softmax(logits / {meta.temperature or 1:.5g}) reaches the threshold of this accuracy: "
-        f"{thresholds}."
-        if thresholds
-        else ""
+    return render(
+        "interop",
+        "card.md",
+        meta=meta,
+        about=model.about,
+        form=form,
+        use=form.use.replace("NAME", name).replace("INPUT", inputs),
+        parameters=sum(each.numel() for each in model.exportable.parameters()),
+        mean=mean,
+        std=std,
+        thresholds=", ".join(thresholds),
+        checks=checks,
+        summary=summary,
+        command=command.replace("`", "'"),
     )
-    # The processors of timm and Hugging Face cannot crop first.
-    differs = (
-        f" {form.package} scales images before it crops them, so images that are not square have "
-        "slightly different pixels, and sometimes another predicted class, than in vit-predict."
-        if meta.fit == "crop" and not form.suffix
-        else ""
-    )
-    lines = [
-        "---",
-        *([f"library_name: {form.package}"] if form.package else []),
-        "tags:",
-        "- image-classification",
-        "---",
-        "",
-        f"# A classifier of {markdown_cell(meta.config.data.title)} images",
-        "",
-        f"An image classifier with {parameters:,} parameters ({meta.config.model.size_settings}), "
-        f"trained with vit_train {markdown_cell(meta.versions.get('vit_train', ''))} on "
-        f"data={markdown_cell(meta.config.data.name)}: epoch {meta.epoch}, "
-        f"{counted(meta.images_seen, 'image')} seen, {meta.weights} weights. "
-        f"Exported on {today()}.",
-        "",
-        f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}."
-        if meta.task.one_class
-        else f"**Tags**, with the thresholds of their probabilities: {thresholds}.",
-        "",
-        f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.{differs}",
-        "",
-        "**Checked** against the original model, and timed:",
-        "",
-        *(f"- {check}" for check in checks),
-        "",
-        *results(meta),
-        "## Use",
-        "",
-        "```python",
-        printable(use, keep="\n"),
-        "```",
-        "",
-        "## Limits",
-        "",
-        f"The model always answers with one of these classes, even for unrelated images.{abstain}"
-        if meta.task.one_class
-        else "An image may have any number of these tags. The sigmoid of a logit is the "
-        "probability of its tag; the tag is predicted if the probability reaches the threshold.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def results(meta: Meta) -> list[str]:
-    """Return the model card's lines about training and test results.
-
-    Return [] if the run's summary is missing or damaged.
-    """
-    try:
-        summary: Any = read_json(summary_file(meta.path))
-        # Without the folders of the machine that trained the model.
-        command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", str(summary["command"])[:10_000])
-        command = printable(command).replace("`", "'")
-        precision = markdown_cell(str(summary["precision"]))
-        name = "acc" if all("acc" in result for result in summary["test"].values()) else "map"
-        ends = "{:.2%} to {:.2%}".format
-        best = "best (selected on test)" if summary.get("selected_on") == "test" else "best"
-        rows = [
-            f"| test images, {best if weights == 'best' else markdown_cell(weights)} weights | "
-            f"{precision} | "
-            f"{result[name]:.2%} | {ends(*result[f'{name}_interval_95'])} | {result['count']:,} |"
-            for weights, result in summary["test"].items()
-        ]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []  # copied without its summary, or damaged
-    return [
-        "## Results",
-        "",
-        f"Trained by `{command}` (commit {markdown_cell(str(summary.get('commit')))}).",
-        "",
-        "The run evaluated the model at its own image size:",
-        "",
-        f"| evaluated on | precision | {'accuracy' if name == 'acc' else 'mAP'} | 95 % interval "
-        "| images |",
-        "|---|---|---|---|---|",
-        *rows,
-        "",
-    ]

@@ -60,6 +60,11 @@ class Deployed:
     divisor: float = 1.0
 
     @property
+    def image_type(self) -> str:
+        """Return the kind of images that the exported model takes."""
+        return "uint8" if self.normalize else "normalized float32"
+
+    @property
     def thresholds(self) -> dict[str, float | None]:
         """Return the least probability at which each tag is predicted.
 
