@@ -135,7 +135,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a description of ours": (
         *(safetensors.save(STATE, {"vit_train": '{"config": {}}'}), None),
-        "x.safetensors: its metadata.classes is missing",
+        "the config's model must be one of: vit, cnn, resnet, fast_cnn",
     ),
     "a lost weight": (
         {k: v for k, v in STATE.items() if k != KEY},
@@ -144,7 +144,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a lost block": (
         *({k: v for k, v in STATE.items() if "blocks.0.mlp" not in k}, None),
-        "it lacks the weights of the patch embedding or of the first block",
+        "its weights do not have timm's names and shapes",
     ),
     "a weight of another shape": (
         *(STATE | {KEY: torch.ones(5, 16)}, None),
@@ -182,7 +182,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "registers of another shape": (
         *(STATE | {"reg_token": torch.ones(2, 16)}, None),
-        "its weights do not have timm's shapes",
+        "its weights do not have timm's names and shapes",
     ),
     "DINOv3 of timm": (
         *(STATE | {"blocks.0.gamma_1": ONE}, None),
@@ -199,7 +199,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "an odd config": (
         HF,
         '{"num_attention_heads": "x"}',
-        "must give the number of attention heads",
+        "does not describe a model",
     ),
     "another activation": (
         HF,
@@ -216,7 +216,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "no heads": (STATE, '{"model_args": {"num_heads": 0}}', "model.num_heads=0 must be at least 1"),
     "no config": (HF, "[]", "config.json is not a JSON object"),
-    "a broken config": (HF, '{"id2label": [1]}', "config.json does not describe a model"),
+    "a broken config": (HF, '{"id2label": [1]}', "config.json, does not describe a model"),
 }
 
 

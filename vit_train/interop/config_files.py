@@ -9,7 +9,7 @@ from torch import nn
 from vit_train.base.reading import Refused
 from vit_train.config.model import ViTConfig
 from vit_train.data.dataset import Statistics, valid_statistics
-from vit_train.interop.layout import Facts, Files
+from vit_train.interop.layout import Files, ModelFacts
 
 # The libraries' names for activations and their classes, with this program's names.
 ACTIVATIONS = {
@@ -23,12 +23,8 @@ ACTIVATIONS = {
 
 
 def our_activation(theirs: object) -> str:
-    if str(theirs) not in ACTIVATIONS:
-        gated = " (as in gated MLPs, SwiGLU)" if str(theirs).lower() == "silu" else ""
-        raise Refused(
-            f"its activation is {str(theirs)[:40]}{gated}, but must be one of: "
-            f"{', '.join(ACTIVATIONS)}"
-        )
+    if theirs not in ACTIVATIONS:
+        raise Refused(f"its activation is {theirs}, but must be one of: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[str(theirs)]
 
 
@@ -49,11 +45,11 @@ POOLING = {"token": "token", "avg": "gap"}
 EPS, CLIP_EPS = 1e-6, 1e-5
 
 
-def timm_facts(files: Files) -> Facts:
+def timm_facts(files: Files) -> ModelFacts:
     """Return facts about a timm model from its config.json; no facts if the file is missing."""
     config = files["config.json"]
     if not config:
-        return Facts()
+        return ModelFacts()
     given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
     usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
     settings = {
@@ -66,12 +62,11 @@ def timm_facts(files: Files) -> Facts:
     if (pooling := given.get("global_pool", config.get("global_pool"))) is not None:
         settings["head"] = POOLING.get(pooling, "another")
     images = config.get("pretrained_cfg") or config
-    names = config.get("label_names")
-    classes = list(map(str, names)) if isinstance(names, list) else None
-    return Facts(settings, classes, known_statistics(images.get("mean"), images.get("std")))
+    statistics = known_statistics(images.get("mean"), images.get("std"))
+    return ModelFacts(settings, config.get("label_names"), statistics)
 
 
-def built_facts(model: nn.Module) -> Facts:
+def built_facts(model: nn.Module) -> ModelFacts:
     """Return facts, such as the number of heads, about a model that timm has built."""
     block: Any = model.get_submodule("blocks.0")
     images = vars(model).get("pretrained_cfg", {})
@@ -82,7 +77,7 @@ def built_facts(model: nn.Module) -> Facts:
         "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
     }
     statistics = known_statistics(images.get("mean"), images.get("std"))
-    return Facts(settings, images.get("label_names"), statistics)
+    return ModelFacts(settings, images.get("label_names"), statistics)
 
 
 def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
@@ -148,11 +143,10 @@ CROP_MODES = {"crop": "center", "stretch": "squash"}
 def require_preprocessing(about: Mapping[str, Any]) -> None:
     """Raise ValueError unless images are square, and the libraries can make them so."""
     _, height, width = about["image_shape"]
-    problem = "images that are not square" if height != width else f"data.fit={about['fit']}"
     if height != width or about["fit"] not in CROP_MODES:
         raise ValueError(
-            f"models with {problem} cannot be exported for timm and Hugging Face: export the model "
-            "with format=onnx, torch or safetensors"
+            "timm and Hugging Face support neither images that are not square nor data.fit=pad: "
+            "export the model with format=onnx, torch or safetensors"
         )
 
 
@@ -160,7 +154,7 @@ def require_preprocessing(about: Mapping[str, Any]) -> None:
 BILINEAR = 2
 
 
-def hf_facts(files: Files) -> Facts:
+def hf_facts(files: Files) -> ModelFacts:
     """Return facts about a Hugging Face model from config.json and preprocessor_config.json."""
     config, images = files.get("config.json", {}), files.get("preprocessor_config.json", {})
     given = {"num_heads": "num_attention_heads", "norm_eps": "layer_norm_eps"}
@@ -173,7 +167,7 @@ def hf_facts(files: Files) -> Facts:
     mean, std = images.get("image_mean"), images.get("image_std")
     if images.get("do_normalize") is False and mean is not None:
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
-    return Facts(settings, classes if named else None, known_statistics(mean, std))
+    return ModelFacts(settings, classes if named else None, known_statistics(mean, std))
 
 
 def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:

@@ -29,8 +29,8 @@ OTHER_PARTS = {
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Facts about a model, read from a library's config files.
+class ModelFacts:
+    """ModelFacts about a model, read from a library's config files.
 
     All other facts are inferred from the model's weights.
     """
@@ -59,7 +59,7 @@ class Layout:
     unused: tuple[str, ...] = ()
     # Functions that read facts about a model from the library's config files, and write these
     # files, given a model's config and the classes, mean, std and image_shape of its images.
-    facts: Callable[[Files], Facts] = lambda files: Facts()
+    facts: Callable[[Files], ModelFacts] = lambda files: ModelFacts()
     files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
     # Functions that convert the library's tensors to those in the table and back, if more than the
     # names differ.
@@ -82,10 +82,11 @@ class Layout:
                     )
         return found
 
-    def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
-        """Return the weights under this program's names, and the library's names of unused weights.
+    def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, dict[str, Any], list[str]]:
+        """Return the weights under this program's names, and the settings that they show.
 
-        Raise Refused if a shape does not fit, or if a weight is in neither `table` nor `unused`.
+        Also return the library's names of unused weights. Raise Refused if a weight is missing, has
+        a wrong shape, or is in neither `table` nor `unused`.
         """
         ours: State = {}
         try:
@@ -94,14 +95,15 @@ class Layout:
                 if theirs.keys() >= {*names}:
                     parts = [theirs.pop(name) for name in names]
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
-        except (RuntimeError, IndexError) as error:
-            raise Refused(f"its weights do not have {self.name}'s shapes") from error
+            settings = settings_shown(ours)
+        except (RuntimeError, LookupError) as error:
+            raise Refused(f"its weights do not have {self.name}'s names and shapes") from error
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
                 "it has weights that do not exist in this program's Vision Transformer: "
                 f"{', '.join(name[:80] for name in odd[:3])}{part_of(odd)}"
             )
-        return ours, list(theirs)
+        return ours, settings, list(theirs)
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
         """Return this program's weights under the names and in the shapes of the library."""
@@ -130,28 +132,22 @@ def part_of(names: Collection[str]) -> str:
     return next((f"; not supported: {part}" for part in parts), "")
 
 
-def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def settings_shown(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the `model` settings that follow from the names and shapes of the weights.
 
-    Raise Refused if the weights are not those of a Vision Transformer.
+    Raise LookupError if a weight that shows a setting is missing or has too few dimensions.
     """
-    needed = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
-    if not all(key in state for key in needed):
-        raise Refused("it lacks the weights of the patch embedding or of the first block")
-    patches, hidden = state[needed[0]], state[needed[2]]
-    if patches.ndim != 4 or hidden.ndim != 2 or patches.shape[2] != patches.shape[3]:
-        raise Refused("its patches are not square, or the weights of its MLP are not matrices")
-    second = state.get("blocks.0.mlp.fc2.weight")
-    if second is not None and second.shape[1:] == (len(hidden) / 2,):
+    patches = state["patch_embed.proj.weight"]
+    hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
+    if 2 * state["blocks.0.mlp.fc2.weight"].shape[-1] == hidden:
         raise Refused("it has a SwiGLU MLP whose gate and value halves are swapped: not supported")
-    numbers = state["reg_token"].numel() if "reg_token" in state else 0
     head = "token_mlp" if "pre_head.0.weight" in state else "token"
     pooled = "gap_norm" if "fc_norm.weight" in state else "gap"
     return {
         "patch_size": patches.shape[3],
         "embed_dim": patches.shape[0],
         "depth": sum(key.endswith(".attn.qkv.weight") for key in state),
-        "mlp_dim": hidden.shape[0],
+        "mlp_dim": hidden,
         "stem": "normed_patches" if "patch_embed.norm_in.weight" in state else "patches",
         "qk_norm": "blocks.0.attn.q_norm.weight" in state,
         "layer_scale": LAYER_SCALE if "blocks.0.ls1.gamma" in state else None,
@@ -159,6 +155,6 @@ def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "proj_bias": "blocks.0.attn.proj.bias" in state,
         "mlp_bias": "blocks.0.mlp.fc1.bias" in state,
         "positions": "learned" if "pos_embed.0.weight" in state else "none",
-        "registers": numbers // max(1, len(patches)),
+        "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
         "head": head if "cls_token" in state else pooled,
     }

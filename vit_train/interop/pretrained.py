@@ -18,39 +18,28 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit_train.base.reading import Refused, read_object, typed
+from vit_train.base.reading import Refused, read_object
 from vit_train.base.text import reason
-from vit_train.config.fields import Size, as_setting, sides, size_of
+from vit_train.config.fields import Size, as_setting, sides
 from vit_train.config.model import ViTConfig, require_vit
 from vit_train.config.run import PREDICTING, from_checkpoint
 from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
 from vit_train.interop.config_files import built_facts
-from vit_train.interop.layout import Facts, Layout, State, described
+from vit_train.interop.layout import Layout, ModelFacts, State
 from vit_train.interop.libraries import layout_of
 from vit_train.model.build import build, on_meta
 from vit_train.model.patches import grid_of
 from vit_train.model.vit import encoder_of
-from vit_train.trained.checkpoint import is_checkpoint
+from vit_train.trained.checkpoint import KEY as CHECKPOINT
 from vit_train.trained.folder import PREFIX as BUILTIN
 from vit_train.trained.folder import SUMMARY, holds_run
 from vit_train.trained.load import load
 
-TIMM = "timm:"
+FROM_TIMM = "timm:"
 # The metadata key under which an exported safetensors file describes its model.
 OWN = "vit_train"
 # The width of the heads in nearly all published models.
 HEAD_DIM = 64
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The metadata that `init_from=` reads from a safetensors file written by `vit-export`."""
-
-    config: dict[str, Any]
-    classes: list[str]
-    image_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -88,8 +77,8 @@ def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
     Transformer.
     """
     try:
-        if source.startswith(TIMM):
-            return from_timm(source.removeprefix(TIMM), wanted)
+        if source.startswith(FROM_TIMM):
+            return from_timm(source.removeprefix(FROM_TIMM), wanted)
         file = None if source.startswith(BUILTIN) else weights_file(Path(source))
         return from_run(source) if file is None else from_file(file, wanted)
     except ValueError as error:
@@ -116,32 +105,27 @@ def from_run(source: str) -> Pretrained:
 def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     """Return the model in a file of weights; also read the config files in the same folder."""
     state, metadata = read_weights(path)
-    if OWN in metadata:
-        return from_own(state, metadata[OWN])
-    layout = layout_of(state)
+    if CHECKPOINT in metadata:
+        return from_run(str(path))
     try:
+        if OWN in metadata:
+            return from_own(state, json.loads(metadata[OWN]))
+        layout = layout_of(state)
         facts = layout.facts({name: read_object(path.with_name(name)) for name in CONFIG_FILES})
+        return translated(state, layout, facts, wanted)
     except (LookupError, TypeError, AttributeError) as error:  # JSON with a different structure
-        raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
-    return translated(state, layout, facts, wanted)
+        raise Refused(
+            f"the metadata of {path}, or {CONFIG_FILES[0]}, does not describe a model"
+        ) from error
 
 
-def from_own(state: State, description: str) -> Pretrained:
-    """Return the model in a safetensors file that `vit-export` wrote.
-
-    `description` is the file's metadata, as JSON.
-    """
-    about: Exported = typed(Exported, json.loads(description), "its metadata")
-    config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
-    state = numbers(state)
-    channels, height, width = about.image_shape
-    if channels != CHANNELS:
-        raise Refused(f"its images have {channels} channels, not {CHANNELS}")
-    size = as_setting(size_of("image_shape", [height, width]))
+def from_own(state: State, about: dict[str, Any]) -> Pretrained:
+    """Return the model in a safetensors file that `vit-export` wrote, with the file's metadata."""
+    config = require_vit(from_checkpoint(about["config"], PREDICTING).model, "init_from")
+    state, size = in_float(state), as_setting(about["image_shape"][1:])
     require_whole(state, config, size)
-    return Pretrained(
-        "", state, config, about.classes, valid_statistics(about.mean, about.std), size
-    )
+    statistics = valid_statistics(about["mean"], about["std"])
+    return Pretrained("", state, config, about["classes"], statistics, size)
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
@@ -159,20 +143,19 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     return translated(state, layout_of(state), facts, wanted)
 
 
-def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
+def translated(state: State, layout: Layout, facts: ModelFacts, wanted: ViTConfig) -> Pretrained:
     """Convert a library's weights and facts to a `Pretrained`.
 
     `wanted` supplies the settings that the weights and facts do not determine. Raise Refused if
     this program does not support the model.
     """
-    ours, left = layout.to_ours(state)
-    shown = described(ours)
+    ours, shown, left = layout.to_ours(state)
     require_supported_head(ours, left, shown["head"], facts)
-    ours = numbers({key.replace("fc_norm.", "norm."): value for key, value in ours.items()})
+    ours = in_float({key.replace("fc_norm.", "norm."): value for key, value in ours.items()})
     fixed = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
     stated = fixed | dict(facts.settings)
     assumed = assumptions(layout, ours, shown, wanted)
-    config = configured(wanted, assumed | stated | shown)  # the weights take precedence
+    config = replace(wanted, **assumed | stated | shown)  # the weights take precedence
     size = image_size(ours, config)
     require_whole(ours, config, size)
     return Pretrained(
@@ -187,30 +170,19 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     )
 
 
-def require_supported_head(ours: State, left: Sequence[str], head: str, facts: Facts) -> None:
+def require_supported_head(ours: State, left: Sequence[str], head: str, facts: ModelFacts) -> None:
     """Raise Refused if the head reads neither the class token nor, without one, the patches' mean.
 
     `head` is the kind of head that the weights `ours` show, and `left` are the weights not used.
     """
-    if "head.weight" not in ours:
-        return
     # timm may pool the tokens by attention or, although there is a class token, by their mean.
     pools = "attn_pool.latent" in left or ours.keys() >= {"cls_token", "fc_norm.weight"}
-    if pools or facts.settings.get("head") not in (None, head.removesuffix("_norm")):
+    differs = facts.settings.get("head") not in (None, head.removesuffix("_norm"))
+    if "head.weight" in ours and (pools or differs):
         raise Refused(
             "its head reads all tokens: it must read the class token or, without one, the mean of "
             "the patches"
         )
-
-
-def configured(wanted: ViTConfig, settings: dict[str, Any]) -> ViTConfig:
-    """Return `wanted` with other settings; raise Refused if a config file had no numbers."""
-    if type(settings["num_heads"]) is not int or not isinstance(settings["norm_eps"], int | float):
-        raise Refused(
-            "its config.json must give the number of attention heads and LayerNorm's epsilon as "
-            "numbers"
-        )
-    return replace(wanted, **settings)
 
 
 def assumptions(
@@ -222,9 +194,9 @@ def assumptions(
     values. `shown` has the settings that follow from the weights.
     """
     width = shown["embed_dim"]
-    same = width == wanted.embed_dim and width % wanted.num_heads == 0
+    usual = max(1, width // HEAD_DIM)
     assumed = {
-        "num_heads": wanted.num_heads if same else max(1, width // HEAD_DIM),
+        "num_heads": wanted.num_heads if width == wanted.embed_dim else usual,
         "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,
         "activation": wanted.activation,
     }
@@ -265,13 +237,14 @@ def require_whole(state: State, config: ViTConfig, image_size: int | list[int]) 
         raise Refused(reason(error)) from error
 
 
-def numbers(state: State) -> State:
+def in_float(state: State) -> State:
     """Convert half-precision weights to float32; raise Refused unless all are finite floats."""
     for key, value in state.items():
-        is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        if not is_real or not value.isfinite().all():
-            kind = "NaN or infinity" if is_real else f"{value.dtype}, not real numbers"
-            raise Refused(f"{key} contains {kind}: the weights are damaged")
+        if not value.is_floating_point() or not value.isfinite().all():
+            raise Refused(
+                f"{key} contains NaN, infinity or {value.dtype}, not real numbers: the weights are "
+                "damaged"
+            )
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
         for key, value in state.items()
@@ -291,11 +264,11 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit|dinov2(_with
 def weights_file(path: Path) -> Path | None:
     """Return the file of weights at `path`, which is a file or a folder.
 
-    Return None if `path` is missing, or is a checkpoint, a run or a folder of runs. Raise Refused
-    for a folder that contains neither weights nor a run.
+    Return None if `path` is missing, or is a run or a folder of runs. Raise Refused for a folder
+    that contains neither weights nor a run.
     """
     if path.is_file():
-        return None if is_checkpoint(path) else path
+        return path
     if not path.is_dir() or holds_run(path) or any(path.glob(f"*/{SUMMARY}")):
         return None
     found = [path / name for name in WEIGHT_FILES if (path / name).is_file()]

@@ -145,15 +145,6 @@ def read(path: Path) -> Checkpoint:
     return together(content | {"checksum": noted}, tensors)
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Return True if a file's metadata marks the file as a checkpoint, even a damaged one."""
-    try:
-        with path.open("rb"), safe_open(path, framework="pt") as file:
-            return KEY in (file.metadata() or {})
-    except (SafetensorError, Refused):
-        return False
-
-
 def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
     """Split a checkpoint into JSON values and a dict of tensors.
 
