@@ -23,7 +23,7 @@ from vit_train.base.writing import write_json
 from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.interop import export as exporting
-from vit_train.interop.formats import FORMATS_BY_NAME, deployed
+from vit_train.interop.formats import FORMATS_BY_NAME, exportable
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import pretrained
 from vit_train.model.build import build
@@ -446,7 +446,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(build(config, meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} does not support {words}"):
-        exporting.require_format_supports(deployed(model, True, False), form)
+        exporting.require_format_supports(exportable(model, True, False), form)
 
 
 @pytest.mark.parametrize("form, out", [("safetensors", "x.safetensors"), ("hf", "theirs")])
@@ -511,7 +511,7 @@ def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
 
 
 def test_a_card_has_the_results_of_its_run() -> None:
-    model = deployed(vit_train.load("builtin:cifar10"), True, False)
+    model = exportable(vit_train.load("builtin:cifar10"), True, False)
     card = exporting.model_card(model, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
     assert "| test images, final weights | bf16 | 91.33% | 90.76% to 91.87% | 10,000 |" in card
     elsewhere = replace(model, meta=replace(model.meta, path=Path("nowhere/x.safetensors")))

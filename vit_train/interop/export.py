@@ -16,7 +16,7 @@ from vit_train.base.text import markdown_cell, reason, render
 from vit_train.base.writing import output_folder
 from vit_train.config.tools import ExportConfig
 from vit_train.data.batches import Normalize
-from vit_train.interop.formats import FORMATS_BY_NAME, Deployed, Format, Predictor, deployed
+from vit_train.interop.formats import FORMATS_BY_NAME, Exportable, Format, Predictor, exportable
 from vit_train.trained.folder import run_folder, summary_file
 from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load
@@ -40,7 +40,7 @@ def export(config: ExportConfig) -> Path:
             "checkout (format=torch needs no other package)"
         )
     trained = load(config.ckpt, "cpu", config.weights, config.data.image_size)
-    model = deployed(trained, config.normalize, config.calibrated)
+    model = exportable(trained, config.normalize, config.calibrated)
     require_format_supports(model, name)
     folder = run_folder(model.meta.path) / "export"
     file = f"model{chosen.suffix}" if chosen.suffix else name
@@ -51,7 +51,7 @@ def export(config: ExportConfig) -> Path:
     sets = list(image_sets(config, model))
 
     def checked_card(predict: Predictor) -> str:
-        checks = [compared(model, predict, *each, exact=chosen.exact) for each in sets]
+        checks = [check_logits(model, predict, *each, exact=chosen.exact) for each in sets]
         return model_card(model, chosen, out.name, [*checks, latency(model, predict, sets[0][1])])
 
     chosen.write(model, out, checked_card)
@@ -59,7 +59,7 @@ def export(config: ExportConfig) -> Path:
     return out
 
 
-def require_format_supports(model: Deployed, name: str) -> None:
+def require_format_supports(model: Exportable, name: str) -> None:
     """Raise ValueError if the format does not support the model; name the formats that do."""
     if unsupported := FORMATS_BY_NAME[name].unsupported(model):
         others = (other for other, each in FORMATS_BY_NAME.items() if not each.unsupported(model))
@@ -70,7 +70,7 @@ def require_format_supports(model: Deployed, name: str) -> None:
 
 
 def image_sets(
-    config: ExportConfig, model: Deployed
+    config: ExportConfig, model: Exportable
 ) -> Iterator[tuple[str, Tensor, Tensor | None]]:
     """Yield the images to check the export with: a name, uint8 (N,C,H,W), and their labels (N,).
 
@@ -87,8 +87,8 @@ def image_sets(
 
 
 @torch.no_grad()
-def compared(
-    model: Deployed,
+def check_logits(
+    model: Exportable,
     predict: Predictor,
     name: str,
     images: Tensor,
@@ -104,8 +104,7 @@ def compared(
     normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
     expected = torch.cat([model.original(normalize(batch)) for batch in batches]) / model.divisor
     model.meta.require_finite(expected)
-    taken = batches if model.normalize else map(normalize, batches)
-    given = torch.cat(list(map(predict, taken)))
+    given = torch.cat([predict(model.inputs(batch)) for batch in batches])
     same, difference = agreement(expected, given)
     first = "top-1" if model.meta.task.one_class else "most probable tag"
     figures = (
@@ -125,9 +124,9 @@ def compared(
 
 
 @torch.no_grad()
-def latency(model: Deployed, predict: Predictor, images: Tensor) -> str:
+def latency(model: Exportable, predict: Predictor, images: Tensor) -> str:
     """Return, as text, the median time that the exported model takes for one image."""
-    image = images[:1] if model.normalize else Normalize(model.meta.statistics)(images[:1])
+    image = model.inputs(images[:1])
     seconds = timeit.repeat(lambda: predict(image), number=1, repeat=20)
     return f"{1e3 * statistics.median(seconds):.1f} ms for one image on {cpu_model()}"
 
@@ -144,11 +143,11 @@ def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
     return int(same.sum()), difference / expected.abs().max().item() if difference else 0.0
 
 
-def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) -> str:
+def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]) -> str:
     """Return the model card in Markdown, with the header that the Hugging Face Hub reads.
 
-    `name` is the name of the exported file or folder; `checks` are the results of `compared`. The
-    card has the results of the run, if its summary exists.
+    `name` is the name of the exported file or folder; `checks` are the results of `check_logits`.
+    The card has the results of the run, if its summary exists.
     """
     meta, summary = model.meta, read_object(summary_file(model.meta.path))
     # Without the folders of the machine that trained the model.
@@ -167,7 +166,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         about=model.about,
         form=form,
         use=form.use.replace("NAME", name).replace("INPUT", inputs),
-        parameters=sum(each.numel() for each in model.exportable.parameters()),
+        parameters=sum(each.numel() for each in model.network.parameters()),
         mean=mean,
         std=std,
         thresholds=", ".join(thresholds),

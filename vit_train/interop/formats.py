@@ -3,10 +3,9 @@
 To add a format, add it to FORMATS_BY_NAME, and add its name to the choices of ExportConfig.format.
 """
 
-import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -45,15 +44,15 @@ FITTED = {
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """A trained classifier, `original`, and an equivalent model to be exported, `exportable`.
+class Exportable:
+    """A trained classifier, `original`, and an equivalent model to be exported, `network`.
 
     If `normalize` is true, the exported model takes uint8 images and normalizes them; otherwise, it
     takes normalized float32 images.
     """
 
     original: nn.Module
-    exportable: nn.Module
+    network: nn.Module
     meta: Meta
     normalize: bool
     # The original's logits are divided by this number, the temperature or 1.
@@ -63,6 +62,10 @@ class Deployed:
     def image_type(self) -> str:
         """Return the kind of images that the exported model takes."""
         return "uint8" if self.normalize else "normalized float32"
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """Convert uint8 images to images that the exported model takes."""
+        return images if self.normalize else Normalize(self.meta.statistics)(images)
 
     @property
     def thresholds(self) -> dict[str, float | None]:
@@ -106,7 +109,7 @@ class Deployed:
         }
 
 
-def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
+def exportable(trained: Trained, normalize: bool, calibrated: bool) -> Exportable:
     """Prepare a classifier for export.
 
     With `calibrated`, divide the weights of its head by its temperature. Raise ValueError if the
@@ -121,10 +124,10 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
         kernels = "scratch" if config.positions == "relative" else "fused"
         # init="torch" is fast; the weights are loaded below.
         config = replace(config, kernels=kernels, init="torch")
-    exportable = build(config, meta.image_shape, len(meta.classes))
-    exportable.load_state_dict(trained.model.state_dict())
+    network = build(config, meta.image_shape, len(meta.classes))
+    network.load_state_dict(trained.model.state_dict())
     if not calibrated:
-        return Deployed(trained.model, exportable.eval(), meta, normalize)
+        return Exportable(trained.model, network.eval(), meta, normalize)
     if not meta.task.one_class:
         raise ValueError("calibrated=true is not for task=tags, which has no temperature")
     if meta.temperature is None:
@@ -132,11 +135,11 @@ def deployed(trained: Trained, normalize: bool, calibrated: bool) -> Deployed:
         raise ValueError(
             f"calibrated=true needs a temperature fitted at the training image size: {advice}"
         )
-    head: Any = exportable.head
+    head: Any = network.head
     for parameter in head.parameters():
         parameter.data /= meta.temperature
     done = replace(meta, temperature=1.0)
-    return Deployed(trained.model, exportable.eval(), done, normalize, meta.temperature)
+    return Exportable(trained.model, network.eval(), done, normalize, meta.temperature)
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,9 @@ class Format:
     # The usage: NAME is the file or folder, INPUT describes the images.
     use: str
     # The content of the file, or of each file in the folder by name.
-    content: Callable[[Deployed], Any]
+    content: Callable[[Exportable], Any]
     # The function that the file or folder computes, from input images to logits.
-    open: Callable[[Path, Deployed], Predictor]
+    open: Callable[[Path, Exportable], Predictor]
     # The package that opens it, by its name on the Hugging Face Hub.
     package: str | None = None
     # Packages that are needed to write it.
@@ -160,70 +163,54 @@ class Format:
     # False if the weights are rounded so that logits differ.
     exact: bool = True
 
-    def unsupported(self, model: Deployed) -> list[str]:
+    def unsupported(self, model: Exportable) -> list[str]:
         """Return the model's settings that the format does not support.
 
         An example is ["model.qk_norm=True"]. The list is empty if the format supports the model.
         """
         if self.layout is None:
             return []
-        if not isinstance(model.exportable, VisionTransformer):
+        if not isinstance(model.network, VisionTransformer):
             return [f"model.name={model.meta.config.model.name}"]
-        return self.layout.unsupported(plain_config(model.exportable))
+        return self.layout.unsupported(plain_config(model.network))
 
-    def write(self, model: Deployed, out: Path, card_for: Callable[[Predictor], str]) -> None:
+    def write(self, model: Exportable, out: Path, card_for: Callable[[Predictor], str]) -> None:
         """Write the exported model and its model card to `out`.
 
         `card_for` checks the reopened export, a function from images to logits, and returns the
         model card. If `card_for` raises an error, no files remain.
         """
-        with refusals("the format cannot represent"):
+        try:
             content = self.content(model)
-
-        def reopen_and_check(path: Path) -> str:
-            with refusals("vit-export cannot open the export of"):
-                predict = self.open(path, model)
-            return card_for(predict)
-
+        except Exception as error:  # exporters can raise any error
+            raise ValueError(f"the format cannot represent this model: {reason(error)}") from error
         if self.suffix:
             with replacing(out) as file:
                 file.write(content)
                 file.flush()
-                text = reopen_and_check(Path(file.name))
-            write_text(out.with_name(f"{out.name}.md"), text)
+                card = card_for(self.open(Path(file.name), model))
+            write_text(out.with_name(f"{out.name}.md"), card)
         else:
             with new_folder(out) as folder:
                 for name, each in content.items():
                     (folder / name).write_bytes(each)
-                write_text(folder / CARD, reopen_and_check(folder))
+                write_text(folder / CARD, card_for(self.open(folder, model)))
 
 
-@contextlib.contextmanager
-def refusals(problem: str) -> Iterator[None]:
-    """Turn any error in the block into a ValueError that begins with "`problem` this model"."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{problem} this model: {reason(error)}") from error
-
-
-def program_of(model: Deployed) -> torch.export.ExportedProgram:
+def program_of(model: Exportable) -> torch.export.ExportedProgram:
     """Export the model with torch.export, as a program from images (N,C,H,W) to logits (N,K).
 
     The program accepts any number N of images.
     """
-    parts = (
-        [Normalize(model.meta.statistics), model.exportable]
-        if model.normalize
-        else [model.exportable]
-    )
+    normalize = Normalize(model.meta.statistics) if model.normalize else nn.Identity()
+    program = nn.Sequential(normalize, model.network).eval()
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
     batch = ({0: torch.export.Dim("batch", min=1)},)
-    return torch.export.export(nn.Sequential(*parts).eval(), (example,), dynamic_shapes=batch)
+    return torch.export.export(program, (example,), dynamic_shapes=batch)
 
 
-def onnx_of(model: Deployed) -> bytes:
+def onnx_of(model: Exportable) -> bytes:
     program: Any = torch.onnx.export(
         program_of(model),
         dynamo=True,
@@ -239,7 +226,7 @@ def onnx_of(model: Deployed) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def onnx_int8_of(model: Deployed) -> bytes:
+def onnx_int8_of(model: Exportable) -> bytes:
     """Return the ONNX model with the weights of its matrix products rounded to 8 bits."""
     quantization = import_module("onnxruntime.quantization")
     with TemporaryDirectory() as folder:
@@ -249,13 +236,13 @@ def onnx_int8_of(model: Deployed) -> bytes:
         return rounded.read_bytes()
 
 
-def open_onnx(path: Path, model: Deployed) -> Predictor:
+def open_onnx(path: Path, model: Exportable) -> Predictor:
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
-def torch_file(model: Deployed) -> bytes:
+def torch_file(model: Exportable) -> bytes:
     buffer = io.BytesIO()
     torch.export.save(
         program_of(model), buffer, extra_files={f"{OWN}.json": json.dumps(model.about)}
@@ -270,7 +257,7 @@ def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     )
 
 
-def reopened(path: Path, model: Deployed) -> Predictor:
+def reopened(path: Path, model: Exportable) -> Predictor:
     """Load an exported model as `init_from=` does; return the function from images to logits.
 
     The returned function takes uint8 images and normalizes them.
@@ -283,12 +270,12 @@ def reopened(path: Path, model: Deployed) -> Predictor:
     return nn.Sequential(Normalize(found.statistics), network)
 
 
-def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
+def folder_of(layout: Layout, model: Exportable) -> dict[str, bytes]:
     """Return the weights and config files, by name, of a folder that the library can load."""
-    assert isinstance(model.exportable, VisionTransformer)
-    files = layout.files(plain_config(model.exportable), model.about)
+    assert isinstance(model.network, VisionTransformer)
+    files = layout.files(plain_config(model.network), model.about)
     contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}
-    state = layout.to_theirs(plain_state(model.exportable))
+    state = layout.to_theirs(plain_state(model.network))
     return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **contents}
 
 
@@ -356,7 +343,7 @@ logits = model(images)  # INPUT""",
         suffix=".safetensors",
         use="# vit-train init_from=NAME",
         content=lambda model: safetensors_of(
-            model.exportable.state_dict(), {OWN: json.dumps(model.about)}
+            model.network.state_dict(), {OWN: json.dumps(model.about)}
         ),
         open=reopened,
         layout=OURS,
