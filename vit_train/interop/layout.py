@@ -51,7 +51,8 @@ class Layout:
     # This program's names and the library's. {n} is a block's number, and `weight` or `bias` is
     # appended to a name that ends with "." or "_".
     names: Mapping[str, Names]
-    # The supported values of settings, for settings that are not fully supported.
+    # The values that settings can have, if the weights do not show the setting or the layout is
+    # written; all other settings can have any value.
     supported: Mapping[str, tuple[Any, ...]]
     # LayerNorm's eps, unless a config sets it.
     norm_eps: float

@@ -38,7 +38,7 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 # only the positions are a tensor there but a module here.
 
 # The layers with weights in every block.
-BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+BLOCK_LAYERS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
 def unpack_timm(state: State) -> State:
@@ -83,7 +83,7 @@ TIMM = Layout(
         "reg_token": "reg_token",
         "pos_embed.0.weight": "pos_embed",
         "patch_embed.proj.": "patch_embed.proj.",
-        **{f"blocks.{{n}}.{part}.": f"blocks.{{n}}.{part}." for part in BLOCK},
+        **{f"blocks.{{n}}.{part}.": f"blocks.{{n}}.{part}." for part in BLOCK_LAYERS},
         **{f"blocks.{{n}}.attn.{x}_norm.": f"blocks.{{n}}.attn.{x}_norm." for x in "qk"},
         **{f"blocks.{{n}}.ls{k}.gamma": f"blocks.{{n}}.ls{k}.gamma" for k in "12"},
         "norm.": "norm.",
@@ -123,14 +123,7 @@ TORCHVISION = Layout(
         "pre_head.0.": "heads.pre_logits.",
         "head.": "heads.head.",
     },
-    supported={
-        **PLAIN,
-        "head": ("token", "token_mlp"),
-        "registers": (0,),
-        "qk_norm": (False,),
-        "layer_scale": (None,),
-        "qkv_bias": (True,),
-    },
+    supported=PLAIN,
     norm_eps=1e-6,
 )
 
@@ -223,7 +216,7 @@ DINOV2 = replace(
         "blocks.{n}.mlp.fc1.": f"{SAVED}.mlp.fc1.",
         "blocks.{n}.mlp.fc2.": f"{SAVED}.mlp.fc2.",
     },
-    supported={**PLAIN, "qk_norm": (False,)},
+    supported=PLAIN,
     norm_eps=1e-6,
     unpack=without_wide_head,
 )
@@ -271,16 +264,7 @@ VIT_PYTORCH = Layout(
         "norm.": "transformer.norm.",
         "head.": "mlp_head.",
     },
-    supported={
-        **PLAIN,
-        "stem": ("normed_patches",),
-        "head": ("token", "gap"),
-        "registers": (0,),
-        "qk_norm": (False,),
-        "layer_scale": (None,),
-        "qkv_bias": (False,),
-        "norm_eps": (1e-5,),
-    },
+    supported={**PLAIN, "head": ("token", "gap"), "norm_eps": (1e-5,)},
     norm_eps=1e-5,
     unpack=unpack_vit_pytorch,
 )
