@@ -48,7 +48,7 @@ def rewrite(path: Path, **changes: Any) -> None:
 
 def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], Any]) -> None:
     """Change a checkpoint's JSON and tensors to anything, with a checksum that is right."""
-    content, tensors = checkpoint.apart(Checkpoint.load(path))
+    content, tensors = checkpoint.disassemble(Checkpoint.load(path))
     change(content, tensors)
     digest = checkpoint.checksum(content, tensors)
     described = {"format": checkpoint.FORMAT, "checksum": digest, "content": content}

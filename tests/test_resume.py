@@ -31,7 +31,7 @@ from vit_train.loop.state import Best
 from vit_train.run import folder as run_folder
 from vit_train.run import saver as checkpoint_manager
 from vit_train.run.earlier import recipe
-from vit_train.trained.checkpoint import Checkpoint, Extended, apart
+from vit_train.trained.checkpoint import Checkpoint, Extended, disassemble
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.log_every=2", "checkpoint.every_steps=3"]
@@ -72,7 +72,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         first, second = (Checkpoint.load(each / "checkpoints" / name) for each in (one, other))
         for key in ("step", "epoch", "batch", "images_seen", "best", "lr", "extends"):
             assert getattr(first, key) == getattr(second, key), key
-        (_, tensors), (_, others) = apart(first), apart(second)
+        (_, tensors), (_, others) = disassemble(first), disassemble(second)
         assert tensors.keys() == others.keys()
         assert any(name.startswith("optimizers.") for name in tensors)
         for name, value in tensors.items():

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from vit_train.base.memory import memory_bytes, require_memory
-from vit_train.base.reading import Refused, typed
+from vit_train.base.reading import typed
 from vit_train.base.writing import generations, save_archive
 from vit_train.config.training import CheckpointConfig
 from vit_train.loop.metrics import Evaluation
@@ -44,7 +44,7 @@ def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None
     )  # fmt: skip
     path.write_bytes(saved.to_bytes())
     read = Checkpoint.load(path)
-    (plain, tensors), (again, back) = checkpoint.apart(saved), checkpoint.apart(read)
+    (plain, tensors), (again, back) = checkpoint.disassemble(saved), checkpoint.disassemble(read)
     assert again == plain | {"checksum": read.checksum} and len(read.checksum) == 64
     assert read.best == Best(3, -0.1, {"loss": 0.1}) and back.keys() == tensors.keys()
     for name, value in tensors.items():
@@ -96,21 +96,22 @@ def test_a_file_that_is_no_checkpoint_runs_no_code(tmp_path: Path) -> None:
 def test_what_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     for change, words in (
-        (lambda content, tensors: content.pop("model"), "model is missing"),
+        (
+            lambda content, tensors: content.pop("model"),
+            "missing 1 .* argument: 'model'",
+        ),
         (lambda content, tensors: content.update(epoch="1"), "epoch must be of type int"),
         (lambda content, tensors: content.update(epoch=True), "epoch must be of type int"),
         (lambda content, tensors: content.update(image_shape=[3, 8]), "image_shape must have 3"),
         (lambda content, tensors: content["classes"].append(1), r"classes\[2\] must be of ty"),
         (lambda content, tensors: content["model"].update(w=0.5), "model.w must be of type T"),
-        (lambda content, tensors: tensors.pop("model.w"), "the tensor model.w is missing"),
+        (lambda content, tensors: tensors.pop("model.w"), "a tensor is missing: 'model.w'"),
         (lambda content, tensors: content.update(start={"step": 1.5}), "start.step must be of"),
     ):
         write(path, model={"w": torch.ones(2)})
         forge(path, change)
         with pytest.raises(ValueError, match=words):
             Checkpoint.load(path)
-    with pytest.raises(Refused, match="not a one-dimensional int64 tensor"):
-        sample(seen=torch.zeros(2))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3, 10**20])
@@ -163,7 +164,7 @@ def test_the_checksum_depends_on_every_part() -> None:
     weights = [torch.ones(2, 3), torch.ones(3, 2), torch.ones(2, 3).int(), torch.zeros(2, 3)]
     different = [sample(model={"a": each}) for each in weights]
     different += [sample(model={"b": weights[0]}), sample(model={"a": weights[0]}, step=1)]
-    assert len({checkpoint.checksum(*checkpoint.apart(each)) for each in different}) == 6
+    assert len({checkpoint.checksum(*checkpoint.disassemble(each)) for each in different}) == 6
 
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
@@ -393,7 +394,7 @@ def test_the_batch_with_nan_is_kept_with_its_place(tmp_path: Path) -> None:
 def test_whole_numbers_are_read_as_fractions_where_these_are_meant() -> None:
     found = typed(dict[str, float], {"a": 1, "b": 0.5}, "table")
     assert found == {"a": 1.0, "b": 0.5} and all(type(each) is float for each in found.values())
-    assert typed(tuple[int, float], [1, 2], "pair") == (1, 2.0)
+    assert typed(tuple[float, float], [1, 2.5], "pair") == (1.0, 2.5)
 
 
 def test_memory_counts_as_infinite_where_the_system_does_not_say(

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -76,59 +76,41 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Return `value` converted to the type `kind`; raise Refused if the value does not match.
+    """Convert a JSON value to the type `kind`; raise Refused if the value does not match.
 
-    `kind` may be a dataclass, list[…], dict[str, …], tuple[…], a union, Any or a class. A dataclass
-    is made from a dict of its fields; fields with a default may be missing. An int is accepted as a
-    float, and a list as a tuple. `name` is the value's name in the error message.
+    `kind` may be a dataclass, list[X], dict[str, X], tuple[X, …] with values of one type, a union,
+    Any or a class. A dataclass is made from a dict; keys that are not fields are ignored. An int is
+    accepted as a float. `name` is the value's name in the error message.
     """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if kind is Any:
         return value
     if origin in (Union, UnionType):
-        exact = [each for each in arguments if each is type(value)]
-        return typed((exact or arguments)[0], value, name)
-    if is_dataclass(kind):
-        return dataclass_from(kind, instance(value, dict, name), name)
-    if origin is dict:
-        parts = instance(value, dict, name).items()
-        return {key: typed(arguments[1], each, f"{name}.{key}") for key, each in parts}
-    if origin in (list, tuple):
-        values = instance(value, list if origin is list else list | tuple, name)
-        alike = origin is list or arguments[1:] == (...,)
-        kinds = arguments[:1] * len(values) if alike else arguments
-        if len(values) != len(kinds):
-            raise Refused(f"{name} must have {len(kinds)} values, not {len(values)}")
-        pairs = enumerate(zip(kinds, values, strict=True))
-        return origin(typed(part, each, f"{name}[{index}]") for index, (part, each) in pairs)
+        return typed(type(value) if type(value) in arguments else arguments[0], value, name)
     if kind is float and type(value) is int:
         return float(value)
-    return instance(value, kind, name)
+    stored: Any = dict if is_dataclass(kind) else list if origin is tuple else origin
+    if not isinstance(value, stored) or (type(value) is bool and kind is not bool):
+        raise Refused(f"{name} must be of type {stored.__name__}, not {type(value).__name__}")
+    if is_dataclass(kind):
+        return dataclass_from(kind, value, name)
+    if origin is dict:
+        return {key: typed(arguments[1], each, f"{name}.{key}") for key, each in value.items()}
+    if origin not in (list, tuple):
+        return value
+    if origin is tuple and ... not in arguments and len(value) != len(arguments):
+        raise Refused(f"{name} must have {len(arguments)} values, not {len(value)}")
+    return origin(typed(arguments[0], each, f"{name}[{i}]") for i, each in enumerate(value))
 
 
 def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
-    """Return an instance of the dataclass `kind`, made from a dict of field values.
-
-    Ignore keys that are not fields. Raise Refused if a field without a default is missing.
-    """
-    for field in fields(kind):
-        if field.name not in values and field.default is field.default_factory is MISSING:
-            raise Refused(f"{name}.{field.name} is missing".removeprefix("."))
     hints = get_type_hints(kind)
     found = {
         key: typed(hints[key], value, f"{name}.{key}".removeprefix("."))
         for key, value in values.items()
         if key in hints
     }
-    return kind(**found)
-
-
-def instance(value: Any, kind: Any, name: str) -> Any:
-    """Return `value` if it is an instance of the class `kind`; otherwise raise Refused.
-
-    A bool is not accepted as an int.
-    """
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        wanted = getattr(kind, "__name__", "list")
-        raise Refused(f"{name[:80]} must be of type {wanted}, not {type(value).__name__}")
-    return value
+    try:
+        return kind(**found)
+    except TypeError as error:  # a field without a default is missing
+        raise Refused(str(error)) from error

@@ -66,11 +66,6 @@ class Facts:
     # The checksum of the file that the facts were read from; it identifies the file.
     checksum: str = ""
 
-    def __post_init__(self) -> None:
-        for keys in (self.seen, self.seen_before):
-            if keys is not None and (keys.dtype != torch.int64 or keys.ndim != 1):
-                raise Refused("its image keys are not a one-dimensional int64 tensor")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(TrainerState, Facts):
@@ -90,12 +85,12 @@ class Checkpoint(TrainerState, Facts):
 
     def copied(self) -> "Checkpoint":
         """Return a copy of the checkpoint, with all tensors copied to CPU memory."""
-        content, tensors = apart(self)
-        return together(content, {name: tensor.clone() for name, tensor in tensors.items()})
+        content, tensors = disassemble(self)
+        return assemble(content, {name: tensor.clone() for name, tensor in tensors.items()})
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as the bytes of a safetensors file."""
-        content, tensors = apart(self)
+        content, tensors = disassemble(self)
         described = {"format": FORMAT, "checksum": checksum(content, tensors), "content": content}
         return save(tensors, {KEY: json.dumps(described)})
 
@@ -129,23 +124,22 @@ def read(path: Path) -> Checkpoint:
     try:
         # `safe_open` would call a file that may not be read "missing".
         with path.open("rb"), safe_open(path, framework="pt") as file:
-            described = json.loads((file.metadata() or {}).get(KEY, "null"))
-            if not isinstance(described, dict) or described.get("format") != FORMAT:
+            stored = json.loads((file.metadata() or {})[KEY])
+            if stored["format"] != FORMAT:
                 raise Refused
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
-    except (SafetensorError, ValueError, RecursionError) as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Refused(
             "it is damaged, or not a checkpoint of this version of vit-train: name a run's "
             "folder, or last.safetensors or best.safetensors in its checkpoints/ (init_from= "
             "also accepts weights of other libraries)"
         ) from error
-    content, noted = described.get("content"), described.get("checksum")
-    if not isinstance(content, dict) or noted != checksum(content, tensors):
+    if stored["checksum"] != checksum(stored["content"], tensors):
         raise Refused("it is damaged")
-    return together(content | {"checksum": noted}, tensors)
+    return assemble(stored["content"] | {"checksum": stored["checksum"]}, tensors)
 
 
-def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
+def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:
     """Split a checkpoint into JSON values and a dict of tensors.
 
     Among the JSON values, {"tensor": NAME} stands for the tensor called NAME.
@@ -169,22 +163,20 @@ def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
     return plain(checkpoint, ""), tensors
 
 
-def together(plain: Any, tensors: State) -> Checkpoint:
-    """Rebuild a checkpoint from the two results of `apart`.
+def assemble(content: Any, tensors: State) -> Checkpoint:
+    """Rebuild a checkpoint from the two results of `disassemble`.
 
     Raise Refused if a tensor or a value is missing, or if a value has the wrong type.
     """
 
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            if value.keys() == {TENSOR} and isinstance(value[TENSOR], str):
-                if value[TENSOR] not in tensors:
-                    raise Refused(f"the tensor {value[TENSOR][:80]} is missing")
-                return tensors[value[TENSOR]]
-            return {key: filled(each) for key, each in value.items()}
-        return [filled(each) for each in value] if isinstance(value, list) else value
+    def tensor_or_dict(value: dict[str, Any]) -> Any:
+        return tensors[value[TENSOR]] if value.keys() == {TENSOR} else value
 
-    return typed(Checkpoint, filled(plain))  # type: ignore[no-any-return]
+    try:
+        filled = json.loads(json.dumps(content), object_hook=tensor_or_dict)
+    except (LookupError, TypeError) as error:
+        raise Refused(f"a tensor is missing: {error}") from error
+    return typed(Checkpoint, filled)  # type: ignore[no-any-return]
 
 
 def checksum(content: Any, tensors: State) -> str:
