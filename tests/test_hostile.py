@@ -152,19 +152,6 @@ def test_one_image_may_not_take_more_than_the_machine_has(monkeypatch: pytest.Mo
         require_model_fits(config, model, (3, 60_000, 60_000))
 
 
-def test_images_of_other_channels_are_refused(checkpoint: bytes, run: Run) -> None:
-    path, half = Path("crafted.pt"), (0.5,) * 4
-    path.write_bytes(checkpoint)
-    Path("image.png").touch()
-    model = Checkpoint.load(path).model
-    model |= {"patch_embed.proj.weight": torch.zeros(16, 4, 4, 4)}
-    rewrite(path, image_shape=(4, 32, 32), mean=half, std=half, model=model)
-    predict, export = "vit-predict images=image.png", "vit-export format=torch"
-    for command in ("vit-eval", "vit-explain", predict, export):
-        outcome = run.fails("with 4 channels: it must", *command.split(), "ckpt=crafted.pt")
-        assert outcome.err.count("\n") == 1
-
-
 def test_batches_follow_the_memory_of_the_machine(
     checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from vit_train.base.reading import Refused, read_object, typed
-from vit_train.base.text import counted
-from vit_train.config.fields import in_pixels, sides, size_of
+from vit_train.config.fields import Size, size_of
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.config.tools import WEIGHTS
@@ -24,9 +23,6 @@ from vit_train.tasks.task import Task
 from vit_train.trained.checkpoint import Checkpoint, Facts
 from vit_train.trained.folder import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.trained.model import Meta, Trained
-
-# Range of plausible temperatures; dividing logits by others could overflow.
-LEAST, MOST = 1e-6, 1e6
 
 
 def load(
@@ -113,21 +109,14 @@ def checked_task(
     Raise ValueError unless the shapes in `state` match the model, and the model fits into memory.
     Both are checked before memory is allocated, so that a small file cannot demand a huge model.
     """
-    channels, *trained_size = checkpoint.image_shape
-    num_classes = len(checkpoint.classes)
-    if num_classes < 1 or min(trained_size) < 1 or channels != CHANNELS:
-        raise ValueError(
-            f"the checkpoint has {counted(num_classes, 'class')} and images of "
-            f"{in_pixels(trained_size)} with {counted(channels, 'channel')}: it must "
-            f"have at least one class, a positive image size and {CHANNELS} channels"
-        )
 
-    def at_size(size: int | Sequence[int]) -> tuple[Task, nn.Module]:
+    def at_size(size: Size) -> tuple[Task, nn.Module]:
         """Return the task, and its model on the meta device, which holds shapes only."""
-        task = make_task(config.task, config.model, (channels, *sides(size)), num_classes)
+        shape = (CHANNELS, *size)
+        task = make_task(config.task, config.model, shape, len(checkpoint.classes))
         return task, on_meta(task.build_model, config.model)
 
-    task, model = at_size(trained_size)
+    task, model = at_size(checkpoint.image_shape[1:])
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
         raise ValueError(
@@ -140,15 +129,11 @@ def checked_task(
 
 
 def with_calibration(meta: Meta) -> Meta:
-    """Replace the checkpoint's temperature and thresholds by those in vit-eval's calibration file.
-
-    A temperature that is not between LEAST and MOST counts as unknown.
-    """
+    """Replace the checkpoint's temperature and thresholds by those in vit-eval's file."""
     noted = saved_calibration(meta.path) or Calibration({})
-    temperature = noted.temperatures.get(meta.key, meta.temperature)
     return replace(
         meta,
-        temperature=temperature if LEAST <= (temperature or 0.0) <= MOST else None,
+        temperature=noted.temperatures.get(meta.key, meta.temperature),
         thresholds=noted.thresholds.get(meta.key, meta.thresholds),
     )
 
