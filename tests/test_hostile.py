@@ -1,7 +1,6 @@
 """Files that were damaged, or made to do harm: refused with a short message, and nothing done."""
 
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import forge, rewrite
-from conftest import SMALL, Run, SmallRun, posix, write_images
+from conftest import SMALL, Run, SmallRun, write_images
 from torch import Tensor
 
 import vit_train
@@ -217,73 +216,3 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
         "a": [None, {"b": None}],
         "c": [1, 0.5],
     }
-
-
-EVALUATION = ("results.json", "predictions.csv", "report.html")
-NAMES = [
-    *("metrics.csv", "config.yaml", ".lock", "eval-test-last", "export", "explain"),
-    *("summary.json", "train.log", "checkpoints/last.safetensors"),
-    # All of them written by one command.
-    " ".join(["calibration.json", *(f"eval-test-last/{name}" for name in EVALUATION)]),
-]
-COMMANDS = {
-    "export": "vit-export ckpt=run format=torch",
-    "explain": "vit-explain ckpt=run count=1",
-}
-
-
-@posix
-@pytest.mark.parametrize(
-    "name, kind",
-    [
-        *((name, "file") for name in NAMES),
-        *((name, "folder") for name in ("eval-test-last", "checkpoints", "explain")),
-    ],
-)
-def test_nothing_outside_a_strangers_run_is_touched(
-    name: str, kind: str, run: Run, small_run: SmallRun
-) -> None:
-    """A run folder in which one name is a link out of it."""
-    small_run("interrupted")
-    outside = booby_trapped(name, kind)
-    before, said = state_of(outside), ""
-    usual = ["vit-eval ckpt=run", "vit-train resume=run train.max_minutes=1e-9"]
-    for command in [COMMANDS[name]] if name in COMMANDS else usual:
-        outcome = run(*command.split())
-        assert outcome.status in (0, 1) and "Traceback" not in outcome.err, outcome.err
-        said += outcome.said
-    assert before == state_of(outside)
-    for each in name.split():  # it was replaced or refused, not missed
-        assert not Path("run", each).is_symlink() or f"run/{each}" in said, said
-
-
-@posix
-@pytest.mark.parametrize(
-    "name, status", [("results.md", 0), ("curves.png", 0), ("summary.json", 1)]
-)
-def test_vit_results_touches_nothing_outside_a_strangers_run(
-    name: str, status: int, run: Run, small_run: SmallRun
-) -> None:
-    small_run("finished")
-    outside = booby_trapped(name, "file")
-    before, outcome = state_of(outside), run("vit-results", "run")
-    assert outcome.status == status and "Traceback" not in outcome.err, outcome
-    assert before == state_of(outside)
-
-
-def booby_trapped(names: str, kind: str) -> Path:
-    """Replace these names in the folder `run` by a link to a new folder or its file."""
-    outside = Path("outside")
-    shutil.copytree("run/checkpoints", outside)
-    (outside / "events.out.tfevents.1").write_text("precious", encoding="utf-8")
-    (outside / "calibration.json").write_text('{"temperatures": {}}', encoding="utf-8")
-    for target in (Path("run", name) for name in names.split()):
-        target.parent.mkdir(exist_ok=True)
-        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-        file = outside / (target.name if "calib" in target.name else "last.safetensors")
-        target.symlink_to((file if kind == "file" else outside).absolute())
-    return outside
-
-
-def state_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}

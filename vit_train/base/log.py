@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vit_train.base.text import printable
-from vit_train.base.writing import open_to_append
 
 # The package's messages to its user.
 logger = logging.getLogger("vit_train")
@@ -24,7 +23,7 @@ def logged_to(path: Path) -> Iterator[None]:
 
     Also append the message of an error that ends the block. Lines that cannot be written are lost.
     """
-    file = open_to_append(path)
+    file = path.open("a", encoding="utf-8")
     handler = logging.StreamHandler(file)
     try:
         with logged_by(handler, "%(asctime)s %(message)s"):

@@ -1,9 +1,8 @@
-"""File writes that are atomic and never follow a symbolic link, and locks between processes."""
+"""File writes that are atomic, and locks between processes."""
 
 import contextlib
 import errno
 import json
-import logging
 import os
 import re
 import shutil
@@ -11,14 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
+from vit_train.base.log import logger
 from vit_train.base.reading import Refused
 
 if sys.platform != "win32":
     import fcntl
-
-logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -90,23 +88,11 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(plain, indent=2) + "\n")
 
 
-def open_to_append(path: Path) -> IO[str]:
-    """Open a file to append text; create the file if it does not exist.
-
-    Raise Refused if the path is a symbolic link, has several hard links, or exists but is not a
-    regular file.
-    """
-    require_own(path, "regular file")
-    return path.open("a", encoding="utf-8")
-
-
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     """Keep the first `start` bytes of a file, and replace all later bytes with `content`.
 
-    A missing file is created if `start` is 0; otherwise, raise FileNotFoundError. Raise Refused for
-    a symbolic link, a file with several hard links, and a path that is not a regular file.
+    A missing file is created if `start` is 0; otherwise, raise FileNotFoundError.
     """
-    require_own(path, "regular file")
     try:
         with path.open("r+b" if start else "wb") as file:
             file.truncate(start)
@@ -129,7 +115,7 @@ def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
     `waiting` is "", do not wait, but raise InUse. If the file system does not support locks, log a
     warning and continue. If this process dies, the operating system releases the lock.
     """
-    with open_to_append(path) as file:
+    with path.open("a", encoding="utf-8") as file:
         try:
             lock(file, wait=False)
         except BlockingIOError as taken:
@@ -154,28 +140,9 @@ def lock(file: IO[Any], wait: bool) -> None:
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def require_own(path: Path, kind: Literal["folder", "regular file"]) -> None:
-    """Raise Refused if the path is a symbolic link, or exists but is not of this kind.
-
-    Also refuse a file with several hard links: another folder may have the same file.
-    """
-    is_kind = path.is_dir() if kind == "folder" else path.is_file() and path.stat().st_nlink == 1
-    if path.is_symlink() or (path.exists() and not is_kind):
-        raise Refused(
-            f"{path} is a symbolic link, has several hard links or is not a {kind}: remove it or "
-            "replace it by a copy"
-        )
-
-
 def output_folder(out: str | None, default: Path) -> Path:
-    """Return the folder `out` or, if it is None, the `default` folder, in the folder of a run.
-
-    The run may be somebody else's, so raise Refused if its folder is a symbolic link.
-    """
-    if out:
-        return Path(out)
-    require_own(default, "folder")
-    return default
+    """Return the folder `out` or, if it is None, the `default` folder."""
+    return Path(out) if out else default
 
 
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object
 from vit_train.base.text import markdown_cell, reason, render
-from vit_train.base.writing import output_folder
 from vit_train.config.tools import ExportConfig
 from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Exportable, Format, Predictor, exportable
@@ -44,7 +43,7 @@ def export(config: ExportConfig) -> Path:
     require_format_supports(model, name)
     folder = run_folder(model.meta.path) / "export"
     file = f"model{chosen.suffix}" if chosen.suffix else name
-    out = Path(config.out or output_folder(None, folder) / file)
+    out = Path(config.out or folder / file)
     if out.resolve() == model.meta.path.resolve():
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
     out.parent.mkdir(parents=True, exist_ok=True)

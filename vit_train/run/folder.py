@@ -14,7 +14,6 @@ from vit_train.base.reading import read_object, typed
 from vit_train.base.text import csv_text
 from vit_train.base.writing import (
     remove_partial,
-    require_own,
     save_archive,
     write_json,
     write_text,
@@ -124,7 +123,6 @@ class RunFolder(Files):
         self.earlier = earlier
         self.resumed = resumed
         self.extends = earlier.chain if earlier else []
-        require_own(path / CHECKPOINTS, "folder")
         before = read_object(path / SUMMARY) if resumed else {}
         # Of the launch that began the run.
         self.command = str(before.get("command", launch.command))
