@@ -30,9 +30,9 @@ from vit_train.trained.checkpoint import Facts
 # A file, or a decoded image: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray
 # Number of images to decode before they are classified.
-AT_ONCE = 128
+DECODED_AT_ONCE = 128
 # Share of the memory for the images of a forward pass and their activations.
-SHARE = 0.25
+MEMORY_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Trained(NamedTuple):
             raise ValueError(
                 f"task={self.meta.config.task.name} does not classify images: choose a classifier"
             )
-        at_once = min(AT_ONCE, self.at_once)
+        at_once = min(DECODED_AT_ONCE, self.at_once)
         for first in range(0, len(images), at_once):
             read: list[Tensor | str] = []
             for image in images[first : first + at_once]:
@@ -232,18 +232,21 @@ class Trained(NamedTuple):
                 lambda part: self.probabilities(normalize(part), precision), pixels.to(self.device)
             )
             probabilities = torch.cat(list(parts)).cpu()
-        if not self.meta.task.one_class:
-            return [tagged(each, self.meta) for each in probabilities]
-        best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
-        names = self.meta.classes
-        return [
-            Prediction(
-                names[labels[0]],
-                values[0],
-                [(names[label], value) for label, value in zip(labels, values, strict=True)],
-            )
-            for labels, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+        return [self.prediction(row, topk) for row in probabilities.tolist()]
+
+    def prediction(self, probabilities: list[float], topk: int) -> Prediction:
+        """Return the prediction with these probabilities of the classes or tags."""
+        chances = sorted(
+            zip(self.meta.classes, probabilities, strict=True), key=lambda pair: -pair[1]
+        )
+        if self.meta.task.one_class:
+            top = chances[:topk]
+            label = chances[0][0]
+        else:
+            thresholds = dict(zip(self.meta.classes, self.meta.tag_thresholds, strict=True))
+            top = [(name, chance) for name, chance in chances if chance >= thresholds[name]]
+            label = "|".join(name for name, _ in top)
+        return Prediction(label, chances[0][1], top)
 
     @torch.no_grad()
     def probabilities(self, images: Tensor, precision: Precision) -> Tensor:
@@ -260,7 +263,7 @@ class Trained(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Return how many images a forward pass can take without exceeding SHARE of the memory.
+        """Return how many images a forward pass can take within MEMORY_SHARE of the memory.
 
         On a GPU, the memory is the free memory of this GPU; otherwise, it is the RAM.
         """
@@ -268,7 +271,7 @@ class Trained(NamedTuple):
         if self.device.type == "cuda":
             memory = torch.cuda.mem_get_info(self.device)[0]
         # Memory counts as infinite if the system does not report it.
-        return max(1, int(min(SHARE * memory / each, 1e9)))
+        return max(1, int(min(MEMORY_SHARE * memory / each, 1e9)))
 
     @property
     def device(self) -> torch.device:
@@ -291,12 +294,3 @@ class Trained(NamedTuple):
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
         except ValueError:
             return pick_precision("fp32", self.device, self.model)
-
-
-def tagged(probabilities: Tensor, meta: Meta) -> Prediction:
-    """Return the tags whose probability, one of (K,), reaches their threshold, highest first."""
-    chances = zip(meta.classes, probabilities.tolist(), meta.tag_thresholds, strict=True)
-    found = [(name, chance) for name, chance, least in chances if chance >= least]
-    found.sort(key=lambda each: -each[1])
-    names = "|".join(name for name, _ in found)
-    return Prediction(names, probabilities.max().item(), found)
