@@ -9,7 +9,7 @@ import torch
 from vit_train.base.reading import Refused
 from vit_train.config.model import ViTConfig
 from vit_train.interop.config_files import hf_facts
-from vit_train.interop.layout import Layout, State
+from vit_train.interop.layout import Layout
 from vit_train.interop.libraries import (
     HUGGING_FACE,
     LAYOUTS,
@@ -20,10 +20,11 @@ from vit_train.interop.libraries import (
     layout_of,
 )
 from vit_train.interop.pretrained import image_size, unwrapped
+from vit_train.model.positions import Weights
 from vit_train.model.vit import VisionTransformer
 
 
-def pack_vit_pytorch(state: State) -> State:
+def pack_vit_pytorch(state: Weights) -> Weights:
     """Flatten patches with the channels last, and remove the batch dimension of tokens."""
     result, side = dict(state), state[PATCHES].shape[-1]
     for key, value in state.items():

@@ -23,11 +23,12 @@ from vit_train.config.fields import in_pixels
 from vit_train.config.model import NORM_EPS, ViTConfig
 from vit_train.config.run import portable
 from vit_train.data.batches import Normalize
-from vit_train.interop.layout import Layout, State
+from vit_train.interop.layout import Layout
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import OWN, WEIGHT_FILES, pretrained
 from vit_train.model.build import build
 from vit_train.model.layers import QueryKeyValue
+from vit_train.model.positions import Weights
 from vit_train.model.vit import VisionTransformer
 from vit_train.trained import provenance
 from vit_train.trained.model import Meta, Trained
@@ -250,7 +251,7 @@ def torch_file(model: Exportable) -> bytes:
     return buffer.getvalue()
 
 
-def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
+def safetensors_of(state: Weights, metadata: dict[str, str]) -> bytes:
     return save(
         {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()},
         metadata,
@@ -290,7 +291,7 @@ def plain_config(model: VisionTransformer) -> ViTConfig:
     return replace(config, positions="learned") if one_table else config
 
 
-def plain_state(model: VisionTransformer) -> State:
+def plain_state(model: VisionTransformer) -> Weights:
     """Return the weights of the model as exported to other libraries.
 
     Missing biases become zeros. If `plain_config` returns learned positions, the weights include

@@ -10,8 +10,8 @@ from torch import Tensor
 from vit_train.base.reading import Refused
 from vit_train.config.model import MOST_BLOCKS, ViTConfig
 from vit_train.data.dataset import Statistics
+from vit_train.model.positions import Weights
 
-State = dict[str, Tensor]
 # One name, or three if query, key and value are separate layers.
 Names = str | tuple[str, str, str]
 # The contents of JSON files beside the weights, by file name.
@@ -64,8 +64,8 @@ class Layout:
     files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
     # Functions that convert the library's tensors to those in the table and back, if more than the
     # names differ.
-    unpack: Callable[[State], State] = dict
-    pack: Callable[[State], State] = dict
+    unpack: Callable[[Weights], Weights] = dict
+    pack: Callable[[Weights], Weights] = dict
 
     def table(self, depth: int) -> dict[str, tuple[str, ...]]:
         """Map this program's names of weights, for `depth` blocks, to the library's names.
@@ -83,13 +83,13 @@ class Layout:
                     )
         return found
 
-    def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, dict[str, Any], list[str]]:
+    def to_ours(self, state: Mapping[str, Tensor]) -> tuple[Weights, dict[str, Any], list[str]]:
         """Return the weights under this program's names, and the settings that they show.
 
         Also return the library's names of unused weights. Raise Refused if a weight is missing, has
         a wrong shape, or is in neither `table` nor `unused`.
         """
-        ours: State = {}
+        ours: Weights = {}
         try:
             theirs = self.unpack(dict(state))
             for key, names in self.table(min(len(state), MOST_BLOCKS)).items():
@@ -106,10 +106,10 @@ class Layout:
             )
         return ours, settings, list(theirs)
 
-    def to_theirs(self, state: Mapping[str, Tensor]) -> State:
+    def to_theirs(self, state: Mapping[str, Tensor]) -> Weights:
         """Return this program's weights under the names and in the shapes of the library."""
         table = self.table(min(len(state), MOST_BLOCKS))
-        result: State = {}
+        result: Weights = {}
         for key, value in state.items():
             result |= zip(table[key], value.chunk(len(table[key])), strict=True)
         return self.pack(result)

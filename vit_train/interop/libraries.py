@@ -17,7 +17,8 @@ from vit_train.interop.config_files import (
     timm_facts,
     timm_files,
 )
-from vit_train.interop.layout import Layout, State, part_of
+from vit_train.interop.layout import Layout, part_of
+from vit_train.model.positions import Weights
 
 # Settings that most libraries fix, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -41,7 +42,7 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 BLOCK_LAYERS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
-def unpack_timm(state: State) -> State:
+def unpack_timm(state: Weights) -> Weights:
     """Convert timm's positions: the class token always gets one, and registers get none.
 
     A class token without a position, as in DeiT-III and FlexiViT, gets zeros. The positions of
@@ -66,7 +67,7 @@ def is_square(count: int) -> bool:
     return count > 0 and math.isqrt(count) ** 2 == count
 
 
-def pack_timm(state: State) -> State:
+def pack_timm(state: Weights) -> Weights:
     """Give registers positions of zeros, as timm expects."""
     if "reg_token" not in state or "pos_embed" not in state:
         return state
@@ -139,7 +140,7 @@ HF_EMBEDDINGS = {
 HF_OUTER = {"norm.": "layernorm.", "head.": "classifier."}
 
 
-def with_prefix(state: State) -> State:
+def with_prefix(state: Weights) -> Weights:
     return {
         key if key.startswith("classifier.") else f"vit.{key}": value
         for key, value in state.items()
@@ -195,7 +196,7 @@ HUGGING_FACE_MODULES = replace(
 )
 
 
-def without_wide_head(state: State) -> State:
+def without_wide_head(state: Weights) -> Weights:
     """Remove a classifier that reads more than the class token, as those of DINOv2 do."""
     token, head = (state.get(key) for key in ("embeddings.cls_token", "classifier.weight"))
     if token is None or head is None or token.shape[-1:] == head.shape[-1:]:
@@ -234,7 +235,7 @@ def channels_first(vectors: Tensor) -> Tensor:
     return vectors.unflatten(-1, (side, side, COLORS)).movedim(-1, -3)  # type: ignore[no-any-return]
 
 
-def unpack_vit_pytorch(state: State) -> State:
+def unpack_vit_pytorch(state: Weights) -> Weights:
     result = dict(state)
     for key, value in state.items():
         if key in ("cls_token", "pos_embedding"):

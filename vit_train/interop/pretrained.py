@@ -25,10 +25,11 @@ from vit_train.config.model import ViTConfig, require_vit
 from vit_train.config.run import PREDICTING, from_checkpoint
 from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
 from vit_train.interop.config_files import built_facts
-from vit_train.interop.layout import Layout, ModelFacts, State
+from vit_train.interop.layout import Layout, ModelFacts
 from vit_train.interop.libraries import layout_of
 from vit_train.model.build import build, on_meta
 from vit_train.model.patches import grid_of
+from vit_train.model.positions import Weights
 from vit_train.model.vit import encoder_of
 from vit_train.trained.checkpoint import KEY as CHECKPOINT
 from vit_train.trained.folder import PREFIX as BUILTIN
@@ -48,7 +49,7 @@ class Pretrained:
 
     # The name of the weights' original layout; "" for this program's own.
     layout: str
-    state: State
+    state: Weights
     config: ViTConfig
     # The names of the classes; None if unknown.
     classes: list[str] | None
@@ -119,7 +120,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
         ) from error
 
 
-def from_own(state: State, about: dict[str, Any]) -> Pretrained:
+def from_own(state: Weights, about: dict[str, Any]) -> Pretrained:
     """Return the model in a safetensors file that `vit-export` wrote, with the file's metadata."""
     config = require_vit(from_checkpoint(about["config"], PREDICTING).model, "init_from")
     state, size = in_float(state), as_setting(about["image_shape"][1:])
@@ -143,7 +144,7 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     return translated(state, layout_of(state), facts, wanted)
 
 
-def translated(state: State, layout: Layout, facts: ModelFacts, wanted: ViTConfig) -> Pretrained:
+def translated(state: Weights, layout: Layout, facts: ModelFacts, wanted: ViTConfig) -> Pretrained:
     """Convert a library's weights and facts to a `Pretrained`.
 
     `wanted` supplies the settings that the weights and facts do not determine. Raise Refused if
@@ -170,7 +171,9 @@ def translated(state: State, layout: Layout, facts: ModelFacts, wanted: ViTConfi
     )
 
 
-def require_supported_head(ours: State, left: Sequence[str], head: str, facts: ModelFacts) -> None:
+def require_supported_head(
+    ours: Weights, left: Sequence[str], head: str, facts: ModelFacts
+) -> None:
     """Raise Refused if the head reads neither the class token nor, without one, the patches' mean.
 
     `head` is the kind of head that the weights `ours` show, and `left` are the weights not used.
@@ -186,7 +189,7 @@ def require_supported_head(ours: State, left: Sequence[str], head: str, facts: M
 
 
 def assumptions(
-    layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
+    layout: Layout, ours: Weights, shown: dict[str, Any], wanted: ViTConfig
 ) -> dict[str, Any]:
     """Return assumed values for the settings that do not follow from the weights.
 
@@ -205,7 +208,7 @@ def assumptions(
     return assumed
 
 
-def image_size(state: State, config: ViTConfig) -> int:
+def image_size(state: Weights, config: ViTConfig) -> int:
     """Return the image size, in pixels, that the number of positions implies.
 
     Without positions, return the patch size. Raise Refused if no square image has this number of
@@ -221,7 +224,7 @@ def image_size(state: State, config: ViTConfig) -> int:
     return side * config.patch_size
 
 
-def require_whole(state: State, config: ViTConfig, image_size: int | list[int]) -> None:
+def require_whole(state: Weights, config: ViTConfig, image_size: int | list[int]) -> None:
     """Raise Refused unless the weights have the names and shapes of a model with this `config`.
 
     The weights of the head may be missing.
@@ -237,7 +240,7 @@ def require_whole(state: State, config: ViTConfig, image_size: int | list[int]) 
         raise Refused(reason(error)) from error
 
 
-def in_float(state: State) -> State:
+def in_float(state: Weights) -> Weights:
     """Convert half-precision weights to float32; raise Refused unless all are finite floats."""
     for key, value in state.items():
         if not value.is_floating_point() or not value.isfinite().all():

@@ -21,7 +21,7 @@ from vit_train.config.fields import Size, chosen
 from vit_train.config.model import ViTConfig
 from vit_train.model.layers import init_normal
 
-State = dict[str, Tensor]
+Weights = dict[str, Tensor]
 # timm's value.
 interpolate = partial(F.interpolate, mode="bicubic", antialias=True)
 Kind = TypeVar("Kind", bound="PositionEmbedding")
@@ -38,31 +38,23 @@ class PositionEmbedding(nn.Module):
     width_multiple: ClassVar[int] = 1
 
     def init_weights(self, std: float) -> None:
-        """Draw the initial weights; `std` is model.pos_std.
+        """Draw the initial weights; `std` is model.pos_std. By default, keep those that are set."""
 
-        Raise ValueError for a user's class with parameters and a constructor that inherits this
-        method, because the constructor may have set the weights.
-        """
-        owner = next(
-            each for each in type(self).__mro__ if {"init_weights", "__init__"} & vars(each).keys()
-        )
-        is_ours = owner.__module__ == __name__ or "init_weights" in vars(owner)
-        if not is_ours and any(True for _ in self.parameters()):
-            raise ValueError(
-                f"the positions {owner.__name__} have a constructor, but inherit init_weights, "
-                "which would overwrite the weights that the constructor sets. Define "
-                "init_weights(self, std) to draw them there or, with only a docstring, to keep them"
-            )
-        for parameter in self.parameters():
-            init_normal(parameter, std)
-
-    def resized(self, state: State, grid: Size) -> State:
+    def resized(self, state: Weights, grid: Size) -> Weights:
         """Resize a state dict from another `grid` of patches to this grid.
 
         The state dict must come from the same class. Raise ValueError if positions of this class
         cannot be resized.
         """
         return state
+
+
+class Learned(PositionEmbedding):
+    """Base class of positions whose weights are all drawn from N(0, std²)."""
+
+    def init_weights(self, std: float) -> None:
+        for parameter in self.parameters():
+            init_normal(parameter, std)
 
 
 class AbsolutePositions(PositionEmbedding):
@@ -103,7 +95,7 @@ class Table(AbsolutePositions):
     def forward(self) -> Tensor:
         return self.weight
 
-    def resized(self, state: State, grid: Size) -> State:
+    def resized(self, state: Weights, grid: Size) -> Weights:
         """Interpolate the table bicubically, so that each position keeps its location in the image.
 
         From Dosovitskiy et al. 2021, section 3.2. The class token's vector does not change.
@@ -115,7 +107,7 @@ class Table(AbsolutePositions):
         return {"weight": torch.cat((first, cells), dim=1)}
 
 
-class LearnedTable(Table):
+class LearnedTable(Learned, Table):
     """Learned 1-D positions: one vector for each token."""
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
@@ -123,7 +115,7 @@ class LearnedTable(Table):
         self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
 
 
-class LearnedTable2D(AbsolutePositions):
+class LearnedTable2D(Learned, AbsolutePositions):
     """Learned 2-D positions: vectors (D/2,) for the patch's column and row, concatenated."""
 
     width_multiple = 2
@@ -143,7 +135,7 @@ class LearnedTable2D(AbsolutePositions):
             table = torch.cat((self.class_token, table))
         return table.unsqueeze(0)
 
-    def resized(self, state: State, grid: Size) -> State:
+    def resized(self, state: Weights, grid: Size) -> Weights:
         # Resized as rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
         lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
         return state | {
@@ -195,7 +187,7 @@ def sinusoids(places: Tensor, dim: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
 
-class RelativeKeys(AttentionPositions):
+class RelativeKeys(Learned, AttentionPositions):
     """Relative positions: one learned key for each of the 2N − 1 distances between N patches.
 
     A distance is the index of the query's patch minus the index of the key's patch. The tokens
@@ -216,7 +208,7 @@ class RelativeKeys(AttentionPositions):
         logits = by_distance.gather(3, distance.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.prefix, 0, min(self.prefix, q.shape[2]), 0))
 
-    def resized(self, state: State, grid: Size) -> State:
+    def resized(self, state: Weights, grid: Size) -> Weights:
         if grid != self.grid:
             raise ValueError("model.positions=relative cannot be resized to another image size")
         return state
@@ -297,7 +289,7 @@ def make_positions(
     return positions(grid, width, has_class if absolute else has_class + config.registers)
 
 
-def resize_positions(state: State, grid: Size, model: nn.Module) -> State:
+def resize_positions(state: Weights, grid: Size, model: nn.Module) -> Weights:
     """Return the state dict with its positions resized from a `grid` of patches to the model's.
 
     Raise ValueError for positions that cannot be resized.

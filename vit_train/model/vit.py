@@ -41,25 +41,23 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     attention resembles trained attention. torch: linear layers keep PyTorch's default. Position
     embeddings initialize all of their own weights.
     """
-    theirs = {
-        part
-        for each in module.modules()
-        if isinstance(each, PositionEmbedding)
-        for part in each.modules()
-        if part is not each
-    }
-    children = [each for each in module.modules() if each not in theirs]
-    for child in children:
-        if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
-            nn.init.xavier_uniform_(child.weight.flatten(1))
-            if child.bias is not None:
-                nn.init.zeros_(child.bias)
-        if isinstance(child, PositionEmbedding):
-            child.init_weights(config.pos_std)
-    # In a second loop, because `modules` lists attention before its linear layers.
-    for child in children:
+    init_layers(module, config)
+    # Attention comes after its linear layers, whose weights it replaces.
+    for child in module.modules():
         if isinstance(child, Attention) and config.init == "mimetic":
             init_mimetic(child)
+
+
+def init_layers(module: nn.Module, config: ViTConfig) -> None:
+    if isinstance(module, PositionEmbedding):
+        module.init_weights(config.pos_std)
+        return
+    if isinstance(module, nn.Linear | nn.Conv2d) and config.init != "torch":
+        nn.init.xavier_uniform_(module.weight.flatten(1))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for child in module.children():
+        init_layers(child, config)
 
 
 @torch.no_grad()
