@@ -21,7 +21,7 @@ from vit_train.config.tasks import ClassifyConfig
 from vit_train.config.training import AdamWConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits
-from vit_train.tasks.make import count_flops
+from vit_train.tasks import count_flops
 from vit_train.trained.checkpoint import Checkpoint
 
 

@@ -22,7 +22,7 @@ from vit_train.evaluate.table import (
     short_commit,
     tflop,
 )
-from vit_train.tasks.make import count_flops, make_task
+from vit_train.tasks import count_flops, make_task
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -20,7 +20,7 @@ from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.loop.compile import WARM_UP, GraphedStep, compile_batch
 from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Trainer
-from vit_train.tasks.make import make_task
+from vit_train.tasks import make_task
 
 pytestmark = marks
 

@@ -40,9 +40,8 @@ from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Trainer
 from vit_train.model.build import on_meta
 from vit_train.model.layers import Head
+from vit_train.tasks import Task, make_task
 from vit_train.tasks.classify import Distill, Teacher
-from vit_train.tasks.make import make_task
-from vit_train.tasks.task import Task
 
 GPU = torch.device("cuda:0")
 STRONG = AugmentConfig(

@@ -13,7 +13,7 @@ from vit_train.config.tasks import ClassifyConfig, ReconstructConfig
 from vit_train.model.attention import Attention
 from vit_train.model.build import on_meta
 from vit_train.model.vit import Block, Encoder, VisionTransformer, init_mimetic
-from vit_train.tasks.make import make_task
+from vit_train.tasks import make_task
 
 
 @pytest.mark.parametrize("dim", [8, 128])

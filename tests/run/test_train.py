@@ -42,7 +42,7 @@ from vit_train.run.stop import Deadline
 from vit_train.run.terminal import opening
 from vit_train.run.train import train
 from vit_train.run.weights import freeze_encoder
-from vit_train.tasks.make import count_flops
+from vit_train.tasks import count_flops
 from vit_train.trained.checkpoint import Checkpoint
 
 DATA = ShapesConfig(train_images=200, test_images=60)

@@ -12,8 +12,8 @@ from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig, TagsConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.tasks import make_task
 from vit_train.tasks.classify import Classify, Teacher
-from vit_train.tasks.make import make_task
 
 SAME = Normalize(Statistics((0.0,) * 3, (1.0,) * 3))
 PIXELS = torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8)

@@ -27,7 +27,7 @@ from vit_train.figures.charts import (
 from vit_train.loop.metrics import Floats, Integers, Predictions
 from vit_train.model.build import images_at_once
 from vit_train.model.vit import Encoder, VisionTransformer
-from vit_train.tasks.task import Task
+from vit_train.tasks import Task
 
 COLUMNS = 6
 # The colors of correct and of wrong predictions.

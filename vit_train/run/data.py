@@ -25,7 +25,7 @@ from vit_train.data.dataset import (
 )
 from vit_train.data.splits import Splits, make_splits
 from vit_train.loop.distributed import Processes
-from vit_train.tasks.task import Task
+from vit_train.tasks import Task
 from vit_train.trained.checkpoint import Checkpoint
 
 if TYPE_CHECKING:  # rarely needed

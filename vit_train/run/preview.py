@@ -22,7 +22,7 @@ from vit_train.model.build import (
     require_model_fits,
 )
 from vit_train.model.vit import Encoder, VisionTransformer
-from vit_train.tasks.make import count_flops, make_task
+from vit_train.tasks import count_flops, make_task
 
 
 def draw_contact_sheet(config: SheetConfig) -> None:

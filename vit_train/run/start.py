@@ -34,8 +34,7 @@ from vit_train.run.data import (
     training_batches,
 )
 from vit_train.run.weights import checked_teacher, first_model, load_teacher, teacher_facts
-from vit_train.tasks.make import Flops, count_flops, make_task
-from vit_train.tasks.task import Task, require_labels
+from vit_train.tasks import Flops, Task, count_flops, make_task, require_labels
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import run_at
 

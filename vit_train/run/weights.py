@@ -19,8 +19,8 @@ from vit_train.model.build import on_meta, require_model_fits
 from vit_train.model.layers import Dropout
 from vit_train.model.positions import resize_positions
 from vit_train.model.vit import Encoder, encoder_of
+from vit_train.tasks import Task
 from vit_train.tasks.classify import Teacher
-from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # rarely needed
     from vit_train.interop.pretrained import Pretrained

@@ -15,7 +15,7 @@ from vit_train.loop.objective import Forward
 from vit_train.loop.tagging import Tagging, TagPredictions
 from vit_train.model.build import build
 from vit_train.model.patches import grid_of
-from vit_train.tasks.task import Task
+from vit_train.tasks import Task
 
 
 class Classify(Task):

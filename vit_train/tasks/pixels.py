@@ -21,7 +21,7 @@ from vit_train.model.patches import (
     show_only,
     unpatchify,
 )
-from vit_train.tasks.task import Task
+from vit_train.tasks import Task
 
 
 class PixelTask(Task):

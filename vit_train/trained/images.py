@@ -28,7 +28,7 @@ from vit_train.data.folder import find_trees, image_set, label_tensor, load_part
 from vit_train.data.splits import hold_out, make_splits, sample, subset
 from vit_train.data.tables import table_rows
 from vit_train.data.trees import Tree, by_split, listed_name
-from vit_train.tasks.task import require_labels
+from vit_train.tasks import require_labels
 from vit_train.trained.folder import is_builtin, run_folder
 from vit_train.trained.model import Meta
 

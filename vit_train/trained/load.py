@@ -18,8 +18,7 @@ from vit_train.loop.state import State
 from vit_train.model.build import on_meta, require_model_fits
 from vit_train.model.patches import grid_of
 from vit_train.model.positions import resize_positions
-from vit_train.tasks.make import make_task
-from vit_train.tasks.task import Task
+from vit_train.tasks import Task, make_task
 from vit_train.trained.checkpoint import Checkpoint, Facts
 from vit_train.trained.folder import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.trained.model import Meta, Trained

@@ -24,7 +24,7 @@ from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import THRESHOLD
 from vit_train.loop.workers import make_workers
 from vit_train.model.build import forward_bytes
-from vit_train.tasks.task import Task
+from vit_train.tasks import Task
 from vit_train.trained.checkpoint import Facts
 
 # A file, or a decoded image: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
