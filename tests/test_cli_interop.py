@@ -112,7 +112,11 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "damaged.pth": (pickled(STATE)[:-30], None, NEITHER),
     "pickle.pth": (pickle.dumps({}), None, NEITHER),
     "noise.bin": (b"\0" * 99, None, NEITHER),
-    "an empty folder": (None, "", "contains neither a run nor model."),
+    "an empty folder": (
+        None,
+        "",
+        "has no checkpoints/best.safetensors or last",
+    ),
     "another layout": (
         *({"conv1.weight": torch.ones(3, 3)}, None),
         "its weights (conv1.weight, …) are not those of a Vision Transformer of timm, torchvision,",

@@ -90,7 +90,7 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     if kind is float and type(value) is int:
         return float(value)
     stored: Any = dict if is_dataclass(kind) else list if origin is tuple else origin
-    if not isinstance(value, stored) or (type(value) is bool and kind is not bool):
+    if not isinstance(value, stored):
         raise Refused(f"{name} must be of type {stored.__name__}, not {type(value).__name__}")
     if is_dataclass(kind):
         return dataclass_from(kind, value, name)
@@ -98,8 +98,6 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
         return {key: typed(arguments[1], each, f"{name}.{key}") for key, each in value.items()}
     if origin not in (list, tuple):
         return value
-    if origin is tuple and ... not in arguments and len(value) != len(arguments):
-        raise Refused(f"{name} must have {len(arguments)} values, not {len(value)}")
     return origin(typed(arguments[0], each, f"{name}[{i}]") for i, each in enumerate(value))
 
 

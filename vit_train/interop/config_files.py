@@ -162,8 +162,8 @@ def hf_facts(files: Files) -> ModelFacts:
     if config:
         settings["activation"] = our_activation(config.get("hidden_act", "gelu"))
     labels = config.get("id2label") or {}
-    classes = [str(labels.get(str(number), "")) for number in range(len(labels))]
-    named = classes and all(classes) and not classes[0].startswith("LABEL_")
+    classes = [labels[number] for number in sorted(labels, key=int)]
+    named = classes and not classes[0].startswith("LABEL_")
     mean, std = images.get("image_mean"), images.get("image_std")
     if images.get("do_normalize") is False and mean is not None:
         mean, std = [0.0] * len(mean), [1.0] * len(mean)

@@ -33,7 +33,6 @@ from vit_train.model.positions import Weights
 from vit_train.model.vit import encoder_of
 from vit_train.trained.checkpoint import KEY as CHECKPOINT
 from vit_train.trained.folder import PREFIX as BUILTIN
-from vit_train.trained.folder import SUMMARY, holds_run
 from vit_train.trained.load import load
 
 FROM_TIMM = "timm:"
@@ -217,9 +216,9 @@ def image_size(state: Weights, config: ViTConfig) -> int:
     if config.positions == "none":
         return config.patch_size
     tokens = state["pos_embed.0.weight"].numel() // config.embed_dim
-    extra = int(config.has_class_token)
-    side = math.isqrt(max(0, tokens - extra))
-    if side**2 != tokens - extra or side == 0:
+    patches = tokens - config.has_class_token
+    side = math.isqrt(max(0, patches))
+    if side == 0 or side**2 != patches:
         raise Refused(f"its {tokens} positions do not form a square grid")
     return side * config.patch_size
 
@@ -265,22 +264,8 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit|dinov2(_with
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights at `path`, which is a file or a folder.
-
-    Return None if `path` is missing, or is a run or a folder of runs. Raise Refused for a folder
-    that contains neither weights nor a run.
-    """
-    if path.is_file():
-        return path
-    if not path.is_dir() or holds_run(path) or any(path.glob(f"*/{SUMMARY}")):
-        return None
-    found = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
-    if not found:
-        raise Refused(
-            f"the folder contains neither a run nor {' nor '.join(WEIGHT_FILES)}: name the file "
-            "that contains all weights"
-        )
-    return found[0]
+    """Return the file of weights at `path`, a file or a folder; None if there is none."""
+    return next(filter(Path.is_file, (path, *(path / name for name in WEIGHT_FILES))), None)
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
