@@ -38,7 +38,7 @@ from vit_train.trained.checkpoint import Checkpoint
 
 
 @posix
-def test_what_is_spelled_like_a_missing_path_is_suggested(tmp_path: Path) -> None:
+def test_the_most_similar_path_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "outputs/cifar10-tiny").mkdir(parents=True)
     near = f", did you mean {tmp_path}/outputs/cifar10-tiny?"
     assert near_path(tmp_path / "outputs/cifar10-tny") == near
@@ -107,7 +107,7 @@ def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
     assert read_json(path) == {"a": [1, 2.5, None]}
 
 
-def test_settings_that_look_something_up_are_refused() -> None:
+def test_settings_with_interpolations_are_refused() -> None:
     require_config({"data": {"root": "a$b{c}", "urls": ["x"]}}, "it")
     for stored in ({"a": "${seed}"}, {"a": ["x${oc.env:HOME}"]}, {"${seed}": 1}):
         with pytest.raises(Refused, match="an interpolation"):
@@ -116,7 +116,7 @@ def test_settings_that_look_something_up_are_refused() -> None:
         require_config(["a"], "it")
 
 
-def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+def test_an_error_names_the_requested_file(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "file"
     for write in (replacing, new_folder):
         with pytest.raises(OSError, match="No such file") as caught, write(path):
@@ -138,7 +138,7 @@ NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", 
 
 @settings(deadline=None, derandomize=True)
 @given(st.text())
-def test_what_is_shown_can_be_printed_and_ends_no_line(text: str) -> None:
+def test_shown_text_is_printable_and_ends_no_line(text: str) -> None:
     for shown in (printable(text), markdown_cell(text)):
         assert shown.isprintable()
         shown.encode()

@@ -194,9 +194,7 @@ def test_a_damaged_file_of_a_run_is_named_in_one_line(
         assert outcome.err.count("\n") == 1, outcome.err
 
 
-def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
-    checkpoint: bytes, run: Run
-) -> None:
+def test_weights_with_nan_are_reported_and_nothing_is_written(checkpoint: bytes, run: Run) -> None:
     crafted(checkpoint, lambda content, tensors: [
         weight.fill_(float("nan")) for name, weight in tensors.items() if name.startswith("model.")
     ])  # fmt: skip

@@ -89,7 +89,7 @@ def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_
         (HUGGING_FACE, {"layer_scale": 0.1}, "model.layer_scale=0.1"),
     ],
 )
-def test_what_a_layout_cannot_hold_is_named(
+def test_unsupported_settings_are_named(
     layout: Layout, settings: dict[str, Any], refused: str
 ) -> None:
     assert refused in layout.unsupported(replace(SMALL, **settings))
@@ -112,12 +112,12 @@ STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())
     ],
     ids=["bare", "state_dict", "module", "model_ema", "both", "beside", "other way", "accuracy"],
 )
-def test_a_state_dict_is_found_in_what_wraps_it(wrapped: dict[str, Any]) -> None:
+def test_a_state_dict_is_found_in_its_wrappers(wrapped: dict[str, Any]) -> None:
     assert list(unwrapped(wrapped)) == list(STATE)
 
 
 @pytest.mark.parametrize("content", [[1], {}, {"epoch": 3}, {"model": {"args": 3}}, "text"])
-def test_what_holds_no_weights_is_refused(content: Any) -> None:
+def test_files_without_weights_are_refused(content: Any) -> None:
     with pytest.raises(Refused, match="it contains no weights"):
         unwrapped(content)
 
@@ -137,7 +137,7 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
         image_size({"pos_embed.0.weight": torch.ones(shape)}, ViTConfig(embed_dim=4096))
 
 
-def test_timms_config_says_the_activation() -> None:
+def test_the_activation_comes_from_timms_config() -> None:
     for activation in ("gelu", "gelu_tanh"):
         config = replace(SMALL, activation=activation, norm_eps=1e-6)
         about: dict[str, Any] = {"image_shape": [3, 16, 16], "classes": ["a"], "fit": "crop"}

@@ -68,7 +68,7 @@ ONNX = [
 
 
 @pytest.mark.parametrize("settings", ONNX, ids=" ".join)
-def test_onnx_answers_the_same_at_every_batch_size(run: Run, settings: list[str]) -> None:
+def test_onnx_gives_the_same_logits_at_every_batch_size(run: Run, settings: list[str]) -> None:
     import onnxruntime
 
     model = trained(run, *settings)
@@ -190,7 +190,7 @@ TIMM: list[list[str]] = [
 
 
 @pytest.mark.parametrize("settings", TIMM, ids=" ".join)
-def test_timm_opens_what_is_written_for_it(run: Run, settings: list[str]) -> None:
+def test_timm_opens_its_export(run: Run, settings: list[str]) -> None:
     import timm
 
     model = trained(run, *settings)
@@ -208,7 +208,7 @@ def test_timm_opens_what_is_written_for_it(run: Run, settings: list[str]) -> Non
     [[], ["model.norm_eps=1e-12", "model.qkv_bias=false", "model.proj_bias=false"]],
     ids=str,
 )
-def test_hugging_face_opens_what_is_written_for_it(run: Run, settings: list[str]) -> None:
+def test_hugging_face_opens_its_export(run: Run, settings: list[str]) -> None:
     from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
 
     model = trained(run, *settings)

@@ -115,7 +115,7 @@ def test_gelu_of_bfloat16_stays_bfloat16_and_agrees_with_torch(activation, appro
 
 @pytest.mark.parametrize("kernels", ["scratch", "fused"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_mlp_has_the_activation_of_its_name(activation, kernels):
+def test_each_activation_is_the_one_of_its_name(activation, kernels):
     mlp = Mlp(ViTConfig(embed_dim=8, mlp_dim=6, activation=activation, kernels=kernels)).double()
     x = drawer(7)(2, 3, 8)
     expected = {

@@ -48,7 +48,7 @@ def test_the_loss_is_the_formulas(kind: str, mixed: bool) -> None:
     assert student.linear.weight.grad is not None and teacher.linear.weight.grad is None
 
 
-def test_the_teacher_reads_the_images_as_it_was_trained_to() -> None:
+def test_the_teacher_gets_its_own_normalization() -> None:
     pixels, model = torch.rand(4, 3, 4, 4, dtype=torch.float64), Linear()
     own, students = Statistics((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), Statistics((0.4,) * 3, (0.2,) * 3)
 

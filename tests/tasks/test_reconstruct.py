@@ -80,7 +80,7 @@ def test_evaluation_hides_the_same_patches_whatever_the_batches() -> None:
     assert torch.equal(orders(7), orders(40))
 
 
-def test_pictures_show_what_is_seen_and_what_is_made_of_it() -> None:
+def test_pictures_show_the_visible_patches_and_the_reconstruction() -> None:
     learning = task()
     model, (images, orders) = learning.build_model(), batch()
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_pictures_show_what_is_seen_and_what_is_made_of_it() -> None:
         assert not torch.equal(patches[2][image, hidden], patches[0][image, hidden])
 
 
-def test_what_is_predicted_of_normalized_patches_is_shown_in_their_own_colors() -> None:
+def test_predicted_normalized_patches_are_shown_in_their_own_colors() -> None:
     """A model that is right about everything shows the image itself."""
     learning, (images, orders) = task(normalize_target=True), batch()
     truth = patchify(images, 4)

@@ -22,7 +22,7 @@ NAMES = builtin_names()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_builtin_model_is_small_and_answers_without_any_data(name: str) -> None:
+def test_a_builtin_model_is_small_and_predicts_without_any_data(name: str) -> None:
     path = builtin_checkpoint(f"builtin:{name}")
     assert path is not None and path.stat().st_size < 3e6
     trained = vit_train.load(f"builtin:{name}")
@@ -37,7 +37,7 @@ def test_a_builtin_model_is_small_and_answers_without_any_data(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_card_says_what_was_measured(name: str) -> None:
+def test_its_card_has_the_measured_accuracies(name: str) -> None:
     """As in the run's summary; weights in half precision cost less than 0.1 points."""
     path = builtin_checkpoint(f"builtin:{name}")
     assert path is not None
@@ -65,7 +65,7 @@ def test_the_data_of_a_builtin_model_are_where_those_of_new_runs_are(
     run.fails(words, "vit-eval", "ckpt=builtin:cifar10")
 
 
-def test_packing_keeps_the_answers_and_forgets_the_machine(
+def test_packing_keeps_the_predictions_and_forgets_the_machine(
     run: Run, small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box, last = tmp_path / "box", small_run("averaged") / "checkpoints/last.safetensors"

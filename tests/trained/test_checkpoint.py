@@ -33,7 +33,7 @@ from vit_train.trained.checkpoint import Checkpoint, Extended, newest_intact
 MODEL = {"w": torch.eye(3), "turned": torch.randn(3, 4).t(), "flag": torch.tensor(True)}
 
 
-def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None:
+def test_every_type_is_read_as_it_was_saved(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     model = MODEL | {str(d): torch.randn(2, 3).to(d) for d in (torch.half, torch.bfloat16)}
     model["odd"] = torch.tensor([float("nan"), float("inf"), 0.1], dtype=torch.float64)
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_checkpoint_runs_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "attacked").exists()
 
 
-def test_what_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
+def test_missing_values_and_wrong_types_are_named(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     for change, words in (
         (
@@ -113,9 +113,7 @@ def test_what_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3, 10**20])
-def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
-    tmp_path: Path, keep: int
-) -> None:
+def test_older_checkpoints_are_kept_and_no_other_file_is_touched(tmp_path: Path, keep: int) -> None:
     path, copy = tmp_path / "last.safetensors", tmp_path / "last-good.safetensors"
     copy.write_text("mine", encoding="utf-8")
     for step in range(12):
@@ -294,7 +292,7 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
     assert epochs == {"best": 4, "last": 4, "last-1": 3, "last-2": 2}
 
 
-def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_says(
+def test_reports_are_on_the_disk_before_the_checkpoint_that_counts_them(
     tmp_path: Path,
 ) -> None:
     manager, trainer, reports = managed(tmp_path, every_steps=1)

@@ -135,7 +135,7 @@ def test_runs_that_begin_in_the_same_second_have_names_of_their_own(tmp_path: Pa
 
 
 @posix
-def test_a_run_trains_without_locks_and_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_trains_without_locks_and_warns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     number = errno.ENOLCK
 
     def refuse(*what: object) -> None:
