@@ -75,30 +75,29 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
+# The types of JSON values for types that JSON does not have.
+STORED: dict[Any, Any] = {Any: object, tuple: list, float: int | float}
+
+
 def typed(kind: Any, value: Any, name: str = "") -> Any:
     """Convert a JSON value to the type `kind`; raise Refused if the value does not match.
 
     `kind` may be a dataclass, list[X], dict[str, X], tuple[X, …] with values of one type, a union,
-    Any or a class. A dataclass is made from a dict; keys that are not fields are ignored. An int is
-    accepted as a float. `name` is the value's name in the error message.
+    Any or a class. A dataclass is made from a dict; keys that are not fields are ignored. `name` is
+    the value's name in the error message.
     """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
-    if kind is Any:
-        return value
     if origin in (Union, UnionType):
         return typed(type(value) if type(value) in arguments else arguments[0], value, name)
-    if kind is float and type(value) is int:
-        return float(value)
-    stored: Any = dict if is_dataclass(kind) else list if origin is tuple else origin
-    if not isinstance(value, stored):
-        raise Refused(f"{name} must be of type {stored.__name__}, not {type(value).__name__}")
+    if not isinstance(value, STORED.get(origin, dict if is_dataclass(kind) else origin)):
+        raise Refused(f"{name} must be of type {origin.__name__}, not {type(value).__name__}")
     if is_dataclass(kind):
         return dataclass_from(kind, value, name)
     if origin is dict:
         return {key: typed(arguments[1], each, f"{name}.{key}") for key, each in value.items()}
-    if origin not in (list, tuple):
-        return value
-    return origin(typed(arguments[0], each, f"{name}[{i}]") for i, each in enumerate(value))
+    if origin in (list, tuple):
+        return origin(typed(arguments[0], each, f"{name}[{i}]") for i, each in enumerate(value))
+    return float(value) if kind is float else value
 
 
 def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
+from vit_train.data.dataset import CHANNELS
 from vit_train.interop.config_files import (
     CLIP_EPS,
     EPS,
@@ -131,13 +132,8 @@ TORCHVISION = Layout(
 
 # Hugging Face's ViTForImageClassification and ViTModel, and DeiT without its distillation token.
 
-SAVED, MODULE = "encoder.layer.{n}", "layers.{n}"
-HF_EMBEDDINGS = {
-    "cls_token": "embeddings.cls_token",
-    "pos_embed.0.weight": "embeddings.position_embeddings",
-    "patch_embed.proj.": "embeddings.patch_embeddings.projection.",
-}
-HF_OUTER = {"norm.": "layernorm.", "head.": "classifier."}
+SAVED = "encoder.layer.{n}"
+MODULE = "layers.{n}"
 
 
 def with_prefix(state: Weights) -> Weights:
@@ -150,7 +146,9 @@ def with_prefix(state: Weights) -> Weights:
 HUGGING_FACE = Layout(
     name="Hugging Face",
     names={
-        **HF_EMBEDDINGS,
+        "cls_token": "embeddings.cls_token",
+        "pos_embed.0.weight": "embeddings.position_embeddings",
+        "patch_embed.proj.": "embeddings.patch_embeddings.projection.",
         "blocks.{n}.norm1.": f"{SAVED}.layernorm_before.",
         "blocks.{n}.attn.qkv.": (
             f"{SAVED}.attention.attention.query.",
@@ -161,7 +159,8 @@ HUGGING_FACE = Layout(
         "blocks.{n}.norm2.": f"{SAVED}.layernorm_after.",
         "blocks.{n}.mlp.fc1.": f"{SAVED}.intermediate.dense.",
         "blocks.{n}.mlp.fc2.": f"{SAVED}.output.dense.",
-        **HF_OUTER,
+        "norm.": "layernorm.",
+        "head.": "classifier.",
     },
     supported={
         **PLAIN,
@@ -180,7 +179,7 @@ HUGGING_FACE = Layout(
 HUGGING_FACE_MODULES = replace(
     HUGGING_FACE,
     names={
-        **HF_EMBEDDINGS,
+        **HUGGING_FACE.names,
         "blocks.{n}.norm1.": f"{MODULE}.layernorm_before.",
         "blocks.{n}.attn.qkv.": (
             f"{MODULE}.attention.q_proj.",
@@ -191,7 +190,6 @@ HUGGING_FACE_MODULES = replace(
         "blocks.{n}.norm2.": f"{MODULE}.layernorm_after.",
         "blocks.{n}.mlp.fc1.": f"{MODULE}.mlp.fc1.",
         "blocks.{n}.mlp.fc2.": f"{MODULE}.mlp.fc2.",
-        **HF_OUTER,
     },
 )
 
@@ -226,13 +224,12 @@ DINOV2 = replace(
 EMBED = "to_patch_embedding"
 PATCHES, NORM_IN = f"{EMBED}.2.weight", f"{EMBED}.1."
 ATTENTION, MLP = "transformer.layers.{n}.0", "transformer.layers.{n}.1.net"
-COLORS = 3  # the same for all images
 
 
 def channels_first(vectors: Tensor) -> Tensor:
     """Turn flattened patches with the channels last into images: (…,P²·C) → (…,C,P,P)."""
-    side = math.isqrt(vectors.shape[-1] // COLORS)
-    return vectors.unflatten(-1, (side, side, COLORS)).movedim(-1, -3)  # type: ignore[no-any-return]
+    side = math.isqrt(vectors.shape[-1] // CHANNELS)
+    return vectors.unflatten(-1, (side, side, CHANNELS)).movedim(-1, -3)  # type: ignore[no-any-return]
 
 
 def unpack_vit_pytorch(state: Weights) -> Weights:

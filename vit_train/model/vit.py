@@ -234,7 +234,7 @@ class Encoder(nn.Module):
         attention = []
         for number, block in enumerate(self.blocks):
             if len(self.pos_embed) and (number == 0 or self.config.positions_at != "stem"):
-                x = x + gather(self.positions(number), indices)
+                x = x + gather_tokens(self.positions(number), indices)
             if number == 0:
                 x = self.dropout(x)
             last = number == len(self.blocks) - 1
@@ -253,7 +253,7 @@ class Encoder(nn.Module):
             images = show_only(images, visible, self.config.patch_size)
         # Without visible patches, there is no token at all.
         indices = self.token_indices(visible) if visible.shape[1] else visible
-        x, _ = self.encode(gather(self.tokens(images), indices), indices=indices)
+        x, _ = self.encode(gather_tokens(self.tokens(images), indices), indices=indices)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def token_indices(self, patches: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ class Encoder(nn.Module):
         return torch.cat((first, patches + count), dim=1)
 
 
-def gather(x: Tensor, indices: Tensor | None) -> Tensor:
+def gather_tokens(x: Tensor, indices: Tensor | None) -> Tensor:
     """Return the tokens of x (B or 1,T,D) at `indices` (B,V): (B,V,D); for None, return x."""
     if indices is None:
         return x
@@ -308,7 +308,7 @@ class VisionTransformer(Encoder):
         kept = self.patch_dropout(tokens[:, self.config.num_prefix_tokens :])  # (B,V)
         indices = None if kept is None else self.token_indices(kept)
         x, attention = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
-            gather(tokens, indices), return_attention, 1 if class_only else None, indices
+            gather_tokens(tokens, indices), return_attention, 1 if class_only else None, indices
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
         if self.config.has_class_token:

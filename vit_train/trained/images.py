@@ -210,13 +210,10 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     fit a temperature on them. The temperature depends on the image size, so images at a different
     size than in training do not count as the run's own.
     """
-    require_classes(data, meta)
+    require_model_classes(data, meta)
     tested = replace(data, test=without(data.test, meta.seen_before))
-    if split == "test" and not len(tested.test):
-        raise ValueError(
-            f"all {counted(len(data.test), 'test image')} were used for training or validation by "
-            "the compared models: choose other images to test on"
-        )
+    if split == "test":
+        require_unseen(data.test, tested.test)
     splits = make_splits(tested, config)
     images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
@@ -233,7 +230,7 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     return EvalImages(images, caveat="The model may have been trained on some of these images.")
 
 
-def require_classes(data: Dataset, meta: Meta) -> None:
+def require_model_classes(data: Dataset, meta: Meta) -> None:
     """Raise ValueError if the model classifies, but into other classes than those of the images."""
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
@@ -251,12 +248,8 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
     count = len(images) - len(unknown)
     if split != "test":  # here, images that the model has seen are allowed
         caveat = advantage(split, meta) if count else ""
-    elif count == len(images):
-        raise ValueError(
-            f"all {counted(count, 'image')} were used for training or validation by this run: "
-            "choose other images to test on"
-        )
     elif count:
+        require_unseen(images, unknown)
         images, caveat = unknown, left_out(count)
     elif advantage(split, meta):
         caveat = (
@@ -264,6 +257,15 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
             "images are the same, the result is too optimistic."
         )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
+
+
+def require_unseen(images: ImageSet, unseen: ImageSet) -> None:
+    """Raise ValueError if no image is left."""
+    if not len(unseen):
+        raise ValueError(
+            f"all {counted(len(images), 'image')} were used for training or validation by this run "
+            "or the models that it is compared with: choose other images to test on"
+        )
 
 
 def left_out(count: int) -> str:

@@ -17,7 +17,7 @@ import torch
 from vit_train.base.text import printable
 
 CPUINFO = Path("/proc/cpuinfo")
-TOP = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[2]
 
 
 def versions() -> dict[str, str]:
@@ -38,7 +38,7 @@ def version_of(package: str) -> str:
 
 
 @cache
-def commit(top: Path = TOP) -> str | None:
+def commit(top: Path = CHECKOUT) -> str | None:
     """Return the commit of the checkout `top`, with "+changes" if tracked files have changed.
 
     Return None if `top` is not a checkout, or if git fails. The result is cached at the start of a
