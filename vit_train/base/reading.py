@@ -86,7 +86,8 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     Any or a class. A dataclass is made from a dict; keys that are not fields are ignored. `name` is
     the value's name in the error message.
     """
-    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    origin = get_origin(kind) or kind
+    arguments = get_args(kind)
     if origin in (Union, UnionType):
         return typed(type(value) if type(value) in arguments else arguments[0], value, name)
     if not isinstance(value, STORED.get(origin, dict if is_dataclass(kind) else origin)):

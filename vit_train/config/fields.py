@@ -162,7 +162,8 @@ def violated_requirement(value: Any, metadata: Mapping[str, Any]) -> str:
 
     Return "" if the value is allowed.
     """
-    choices, bounds = metadata.get("choices"), metadata.get("bounds", {})
+    choices = metadata.get("choices")
+    bounds = metadata.get("bounds", {})
     if choices and value not in choices:
         return f"one of: {', '.join(str(choice).lower() for choice in choices)}"
     if isinstance(value, bool) or not isinstance(value, int | float):

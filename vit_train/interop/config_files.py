@@ -42,7 +42,8 @@ HEADS = {
 # timm's names for the pooling before the head, with this program's names for the head.
 POOLING = {"token": "token", "avg": "gap"}
 # LayerNorm's eps in timm's models, and in models that follow CLIP.
-EPS, CLIP_EPS = 1e-6, 1e-5
+EPS = 1e-6
+CLIP_EPS = 1e-5
 
 
 def timm_facts(files: Files) -> ModelFacts:
@@ -50,7 +51,8 @@ def timm_facts(files: Files) -> ModelFacts:
     config = files["config.json"]
     if not config:
         return ModelFacts()
-    given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
+    given = config.get("model_args") or {}
+    architecture = str(config.get("architecture", ""))
     usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
     settings = {
         "activation": our_activation(given.get("act_layer", usual)),
@@ -156,7 +158,8 @@ BILINEAR = 2
 
 def hf_facts(files: Files) -> ModelFacts:
     """Return facts about a Hugging Face model from config.json and preprocessor_config.json."""
-    config, images = files.get("config.json", {}), files.get("preprocessor_config.json", {})
+    config = files.get("config.json", {})
+    images = files.get("preprocessor_config.json", {})
     given = {"num_heads": "num_attention_heads", "norm_eps": "layer_norm_eps"}
     settings = {ours: config[theirs] for ours, theirs in given.items() if theirs in config}
     if config:
@@ -164,7 +167,8 @@ def hf_facts(files: Files) -> ModelFacts:
     labels = config.get("id2label") or {}
     classes = [labels[number] for number in sorted(labels, key=int)]
     named = classes and not classes[0].startswith("LABEL_")
-    mean, std = images.get("image_mean"), images.get("image_std")
+    mean = images.get("image_mean")
+    std = images.get("image_std")
     if images.get("do_normalize") is False and mean is not None:
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
     return ModelFacts(settings, classes if named else None, known_statistics(mean, std))
@@ -177,7 +181,8 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     """
     require_preprocessing(about)
     channels, size, _ = about["image_shape"]
-    square, crops = {"height": size, "width": size}, about["fit"] == "crop"
+    square = {"height": size, "width": size}
+    crops = about["fit"] == "crop"
     model = {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",

@@ -21,7 +21,8 @@ from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load
 from vit_train.trained.provenance import cpu_model
 
-RANDOM_IMAGES, BATCH = 256, 50
+RANDOM_IMAGES = 256
+BATCH = 50
 # The largest difference in logits that counts as rounding error, relative to the largest logit.
 TOLERANCE = 1e-4
 
@@ -32,7 +33,8 @@ def export(config: ExportConfig) -> Path:
     Raise ValueError, and leave no file, if the format does not support the model, if a package is
     missing, or if the exported model's predictions differ from the original's.
     """
-    name, chosen = config.format, FORMATS_BY_NAME[config.format]
+    name = config.format
+    chosen = FORMATS_BY_NAME[config.format]
     if missing := [package for package in chosen.needs if find_spec(package) is None]:
         raise ValueError(
             f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the "
@@ -100,7 +102,8 @@ def check_logits(
     raise ValueError if the predictions differ by more than rounding error; without, also compare
     the accuracies, if there are labels.
     """
-    normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
+    normalize = Normalize(model.meta.statistics)
+    batches = images.split(BATCH)
     expected = torch.cat([model.original(normalize(batch)) for batch in batches]) / model.divisor
     model.meta.require_finite(expected)
     given = torch.cat([predict(model.inputs(batch)) for batch in batches])
@@ -148,7 +151,8 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
     `name` is the name of the exported file or folder; `checks` are the results of `check_logits`.
     The card has the results of the run, if its summary exists.
     """
-    meta, summary = model.meta, read_object(summary_file(model.meta.path))
+    meta = model.meta
+    summary = read_object(summary_file(model.meta.path))
     # Without the folders of the machine that trained the model.
     command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", summary.get("command", ""))
     inputs = f"{model.image_type} (N, {', '.join(map(str, meta.image_shape))})"

@@ -231,7 +231,8 @@ def onnx_int8_of(model: Exportable) -> bytes:
     """Return the ONNX model with the weights of its matrix products rounded to 8 bits."""
     quantization = import_module("onnxruntime.quantization")
     with TemporaryDirectory() as folder:
-        exact, rounded = Path(folder, "exact.onnx"), Path(folder, "rounded.onnx")
+        exact = Path(folder, "exact.onnx")
+        rounded = Path(folder, "rounded.onnx")
         exact.write_bytes(onnx_of(model))
         quantization.quantize_dynamic(exact, rounded, per_channel=True)
         return rounded.read_bytes()

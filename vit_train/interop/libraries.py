@@ -51,7 +51,8 @@ def unpack_timm(state: Weights) -> Weights:
     positions tells which tokens have positions.
     """
     positions = state.get("pos_embed", torch.empty(1, 0, 0))
-    count, first = positions.shape[1], int("cls_token" in state)
+    count = positions.shape[1]
+    first = int("cls_token" in state)
     registers = state["reg_token"].shape[1] if "reg_token" in state else 0
     all_have = registers > 0 and is_square(count - first - registers)
     if count > 1 and is_square(count) and not all_have:  # only patches have positions
@@ -72,7 +73,8 @@ def pack_timm(state: Weights) -> Weights:
     """Give registers positions of zeros, as timm expects."""
     if "reg_token" not in state or "pos_embed" not in state:
         return state
-    first, positions = int("cls_token" in state), state["pos_embed"]
+    first = int("cls_token" in state)
+    positions = state["pos_embed"]
     zeros = torch.zeros_like(state["reg_token"])
     table = torch.cat((positions[:, :first], zeros, positions[:, first:]), 1)
     return state | {"pos_embed": table}
@@ -222,8 +224,10 @@ DINOV2 = replace(
 
 
 EMBED = "to_patch_embedding"
-PATCHES, NORM_IN = f"{EMBED}.2.weight", f"{EMBED}.1."
-ATTENTION, MLP = "transformer.layers.{n}.0", "transformer.layers.{n}.1.net"
+PATCHES = f"{EMBED}.2.weight"
+NORM_IN = f"{EMBED}.1."
+ATTENTION = "transformer.layers.{n}.0"
+MLP = "transformer.layers.{n}.1.net"
 
 
 def channels_first(vectors: Tensor) -> Tensor:

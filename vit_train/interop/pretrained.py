@@ -122,7 +122,8 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
 def from_own(state: Weights, about: dict[str, Any]) -> Pretrained:
     """Return the model in a safetensors file that `vit-export` wrote, with the file's metadata."""
     config = require_vit(from_checkpoint(about["config"], PREDICTING).model, "init_from")
-    state, size = in_float(state), as_setting(about["image_shape"][1:])
+    state = in_float(state)
+    size = as_setting(about["image_shape"][1:])
     require_whole(state, config, size)
     statistics = valid_statistics(about["mean"], about["std"])
     return Pretrained("", state, config, about["classes"], statistics, size)
@@ -228,7 +229,8 @@ def require_whole(state: Weights, config: ViTConfig, image_size: int | list[int]
 
     The weights of the head may be missing.
     """
-    head, shape = state.get("head.weight"), (CHANNELS, *sides(image_size))
+    head = state.get("head.weight")
+    shape = (CHANNELS, *sides(image_size))
     classes = len(head) if head is not None and head.ndim else 1
     model = on_meta(partial(build, config, shape, classes), config)
     if head is None:

@@ -84,10 +84,12 @@ class Attention(nn.Module):
         dim = config.embed_dim
         self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
-        self.num_heads, self.kernels = config.num_heads, config.kernels
+        self.num_heads = config.num_heads
+        self.kernels = config.kernels
         self.relative = relative or AttentionPositions()  # or rotary; the base class does nothing
         head_dim = dim // config.num_heads
-        self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
+        self.q_norm = qk_norm(head_dim)
+        self.k_norm = qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -101,7 +103,8 @@ class Attention(nn.Module):
         q, k, v = self.project(x, num_queries, context)
         q, k = self.relative.rotate(self.q_norm(q), self.k_norm(k))
         # Under autocast, norms and rotations may return a higher precision than the products need.
-        q, k = q.to(v.dtype), k.to(v.dtype)
+        q = q.to(v.dtype)
+        k = k.to(v.dtype)
         bias = self.relative.bias(q, k)
         sees = None
         if isinstance(mask, Tensor):
@@ -112,10 +115,12 @@ class Attention(nn.Module):
         if self.kernels == "scratch" or need_weights:
             heads, weights = attend(q, k, v, bias, is_causal)
         else:
-            heads, weights = fast_attention(q, k, v, bias, is_causal), None
+            heads = fast_attention(q, k, v, bias, is_causal)
+            weights = None
         x = self.dropout(self.merge_heads(heads))
         if sees is not None:  # after the projection, whose bias would undo the zeros
-            x, weights = x * sees, None if weights is None else weights * sees
+            x = x * sees
+            weights = None if weights is None else weights * sees
         return x, weights if need_weights else None
 
     def project(

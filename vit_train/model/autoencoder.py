@@ -24,9 +24,13 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        dim, norm = config.embed_dim, norms_of(config)
-        self.norm1, self.norm2, self.norm3 = norm(dim), norm(dim), norm(dim)
-        self.self_attn, self.cross_attn = Attention(config), Attention(config)
+        dim = config.embed_dim
+        norm = norms_of(config)
+        self.norm1 = norm(dim)
+        self.norm2 = norm(dim)
+        self.norm3 = norm(dim)
+        self.self_attn = Attention(config)
+        self.cross_attn = Attention(config)
         self.mlp = Mlp(config)
         self.dropout = Dropout(config.branch_dropout)
 
@@ -92,7 +96,8 @@ class Decoder(nn.Module):
         """
         table = self.pos_embed()
         if inputs is None:
-            x, mask = self.mask_token + table.expand(len(memory), -1, -1), None
+            x = self.mask_token + table.expand(len(memory), -1, -1)
+            mask = None
         else:
             count = inputs.shape[1]
             start = self.mask_token.expand(len(memory), -1, -1)
@@ -174,7 +179,8 @@ class Autoregressor(EncoderDecoder):
                 f"task.given_rows={given_rows} leaves nothing to predict: an image has {rows} rows "
                 f"of patches, so choose at most {rows - 1}"
             )
-        self.num_given, self.num_predicted = given_rows * columns, (rows - given_rows) * columns
+        self.num_given = given_rows * columns
+        self.num_predicted = (rows - given_rows) * columns
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
         """Predict each patch below the given rows from the true patches before it.
@@ -193,7 +199,8 @@ class Autoregressor(EncoderDecoder):
         Each patch is predicted from the given patches and the patches that were predicted before
         it.
         """
-        size, side = self.encoder.image_shape[1:], self.encoder.config.patch_size
+        size = self.encoder.image_shape[1:]
+        side = self.encoder.config.patch_size
         patches = patchify(images, side).clone()
         for place in range(self.num_predicted):
             predicted = self.forward(unpatchify(patches, side, size))

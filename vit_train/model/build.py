@@ -105,7 +105,8 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
     The estimate covers the pixels, the activations of the widest layer, and one layer's attention.
     """
     channels, height, width = image_shape
-    wide, pixels = 0, height * width
+    wide = 0
+    pixels = height * width
     if isinstance(config, ViTConfig):
         tokens = math.prod(grid_of((height, width), config.patch_size)) + config.num_prefix_tokens
         stem = 128 * pixels if config.stem == "conv" else 0  # two maps of 64 channels

@@ -29,7 +29,8 @@ class SimpleCnn(nn.Module):
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        before, side = in_channels, min(image_size)
+        before = in_channels
+        side = min(image_size)
         for width in config.widths:
             if layers and width > before:
                 layers.append(nn.MaxPool2d(2))
@@ -83,7 +84,8 @@ class SmallResNet(nn.Module):
         super().__init__()
         first, *_ = config.widths
         self.stem = nn.Sequential(*conv_norm(in_channels, first, 3, 1, bias=False), nn.ReLU())
-        layers, before = [], first
+        layers = []
+        before = first
         for stage, width in enumerate(config.widths):
             for block in range(config.blocks):
                 layers.append(ResidualBlock(before, width, 2 if stage > 0 and block == 0 else 1))

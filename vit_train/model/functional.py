@@ -43,7 +43,10 @@ def self_attention(
     heads = []
     for h in range(num_heads):
         part = slice(h * head_dim, (h + 1) * head_dim)
-        q, k, v = x @ w_q[:, part], x @ w_k[:, part], x @ w_v[:, part]  # (B,T,Dh)
+        # (B,T,Dh)
+        q = x @ w_q[:, part]
+        k = x @ w_k[:, part]
+        v = x @ w_v[:, part]
         attention = softmax(q @ k.transpose(-2, -1) / math.sqrt(head_dim))  # (B,T,T)
         heads.append(attention @ v)
     return torch.cat(heads, dim=-1) @ w_o

@@ -115,7 +115,8 @@ class LayerNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
-        self.kernels, self.eps = kernels, eps
+        self.kernels = kernels
+        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kernels == "scratch":

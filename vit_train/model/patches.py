@@ -57,13 +57,16 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:
         super().__init__()
-        size, overlap = config.patch_size, config.patch_overlap
+        size = config.patch_size
+        overlap = config.patch_overlap
         self.proj = nn.Conv2d(in_channels, config.embed_dim, size + 2 * overlap, size, overlap)
         norm = norms_of(config) if config.stem == "normed_patches" else nn.Identity
-        self.norm_in, self.norm_out = norm(in_channels * size**2), norm(config.embed_dim)
+        self.norm_in = norm(in_channels * size**2)
+        self.norm_out = norm(config.embed_dim)
 
     def forward(self, images: Tensor) -> Tensor:
-        weight, bias = self.proj.weight, self.proj.bias
+        weight = self.proj.weight
+        bias = self.proj.bias
         if self.proj.padding != (0, 0):
             embedded = self.proj(images).flatten(2).transpose(1, 2)
         else:

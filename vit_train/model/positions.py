@@ -90,7 +90,8 @@ class Table(AbsolutePositions):
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__()
-        self.grid, self.has_class = grid, has_class
+        self.grid = grid
+        self.has_class = has_class
 
     def forward(self) -> Tensor:
         return self.weight
@@ -101,7 +102,8 @@ class Table(AbsolutePositions):
         From Dosovitskiy et al. 2021, section 3.2. The class token's vector does not change.
         """
         extra = int(self.has_class)
-        first, cells = state["weight"][:, :extra], state["weight"][:, extra:]
+        first = state["weight"][:, :extra]
+        cells = state["weight"][:, extra:]
         cells = cells.unflatten(1, grid).permute(0, 3, 1, 2)  # (1,D,rows,columns)
         cells = interpolate(cells, self.grid).flatten(2).transpose(1, 2)
         return {"weight": torch.cat((first, cells), dim=1)}
@@ -197,7 +199,8 @@ class RelativeKeys(Learned, AttentionPositions):
     def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * math.prod(grid) - 1, dim))
-        self.grid, self.prefix = grid, prefix
+        self.grid = grid
+        self.prefix = prefix
 
     def bias(self, q: Tensor, k: Tensor) -> Tensor:
         patches = q[:, :, self.prefix :] * q.shape[-1] ** -0.5  # (B,H,Q',Dh), Q' = Q − prefix
@@ -230,11 +233,13 @@ class Rotary2D(AttentionPositions):
         rows, columns = grid
         frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(max(grid)).unsqueeze(1) * frequency  # (longer side,Dh/4)
-        x, y = angle[:columns].repeat(rows, 1), angle[:rows].repeat_interleave(columns, 0)
+        x = angle[:columns].repeat(rows, 1)
+        y = angle[:rows].repeat_interleave(columns, 0)
         angles = F.pad(torch.cat((x, y), dim=1), (0, 0, prefix, 0))  # (T,Dh/2)
         # Pairs are formed from the two halves, not from neighbors; only the order of values
         # differs.
-        cos, sin = angles.cos(), angles.sin()
+        cos = angles.cos()
+        sin = angles.sin()
         self.cos = nn.Buffer(torch.cat((cos, cos), dim=1), persistent=False)
         self.sin = nn.Buffer(torch.cat((-sin, sin), dim=1), persistent=False)
 

@@ -29,7 +29,8 @@ from vit_train.model.positions import (
 
 # Shares of identity and noise in the products of attention's weights (Trockman & Kolter 2023,
 # section 4): W_q W_kᵀ ≈ 0.7 I + 0.7 Z and W_v W_o ≈ −0.4 I + 0.4 Z.
-QUERY_KEY, VALUE_OUTPUT = 0.7, 0.4
+QUERY_KEY = 0.7
+VALUE_OUTPUT = 0.4
 
 
 def init_weights(module: nn.Module, config: ViTConfig) -> None:
@@ -76,9 +77,11 @@ def init_mimetic(attention: Attention) -> None:
         query.chunk(attention.num_heads), key.chunk(attention.num_heads), strict=True
     ):
         left, right = factors(near_identity(dim, QUERY_KEY, QUERY_KEY), len(head_query))
-        head_query[:], head_key[:] = left.T, right.T
+        head_query[:] = left.T
+        head_key[:] = right.T
     left, right = factors(near_identity(dim, -VALUE_OUTPUT, VALUE_OUTPUT), dim)
-    value[:], attention.proj.weight[:] = left.T, right
+    value[:] = left.T
+    attention.proj.weight[:] = right
 
 
 def near_identity(dim: int, identity: float, noise: float) -> Tensor:
@@ -106,7 +109,8 @@ class Block(nn.Module):
         relative: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
-        dim, norm = config.embed_dim, norms_of(config)
+        dim = config.embed_dim
+        norm = norms_of(config)
         self.pre_norm = config.pre_norm
         self.norm1 = norm(dim)
         self.attn = Attention(config, relative, norm if config.qk_norm else nn.Identity)
@@ -152,7 +156,8 @@ class Encoder(nn.Module):
         super().__init__()
         require_whole_patches(config.patch_size, size := sides(image_size))
         self.config = config
-        dim, self.grid = config.embed_dim, grid_of(size, config.patch_size)
+        dim = config.embed_dim
+        self.grid = grid_of(size, config.patch_size)
         self.image_shape = (in_channels, *size)
         self.patch_embed = (ConvStem if config.stem == "conv" else PatchEmbed)(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None

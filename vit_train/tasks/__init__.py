@@ -118,7 +118,8 @@ def count_flops(
         model = replace(model, kernels="scratch", init="torch")
     task = make_task(config, model, image_shape, num_classes)
     with torch.random.fork_rng(devices=[]):
-        network, inputs = task.build_model().eval(), task.example_inputs()
+        network = task.build_model().eval()
+        inputs = task.example_inputs()
         forward, training = passes(network, inputs)
         drops = isinstance(model, ViTConfig) and model.patch_dropout
         dropping = passes(network.train(), inputs)[1] if drops else training

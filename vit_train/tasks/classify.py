@@ -53,7 +53,9 @@ class Classify(Task):
         self.weighs = self.given_weights is not None and self.one_class
         self.class_weights: Tensor | None = None  # (K,), from given_weights in `for_training`
         self.images_have_weights = False  # in the data; for targets, see TrainBatches.weighted
-        self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
+        self.model = model
+        self.image_shape = image_shape
+        self.num_classes = num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
             others = map(str, range(2, model.num_heads + 1))
             self.columns = ("image", "mean of the heads", "head 1", *others)
@@ -111,7 +113,8 @@ class Classify(Task):
         return torch.cat((targets.unsqueeze(1).to(logits.dtype), logits), dim=1)
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
-        labels, logits = sample_outputs[:, 0].long(), sample_outputs[:, 1:]
+        labels = sample_outputs[:, 0].long()
+        logits = sample_outputs[:, 1:]
         return Classification.of(Predictions(labels.numpy(), logits.numpy()))
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
@@ -232,7 +235,8 @@ class Tags(Classify):
         """
         logits = model(images).float()
         if self.weighs:  # the last column is each image's weight, which multiplies its tags, too
-            weights, targets = targets[:, -1], targets[:, :-1] / targets[:, -1:]
+            weights = targets[:, -1]
+            targets = targets[:, :-1] / targets[:, -1:]
         right = torch.where(logits.detach() > 0, targets, 1 - targets).mean(1)
         losses = self.losses(logits, targets).mean(1)
         if not self.weighs:

@@ -39,7 +39,8 @@ class PixelTask(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
-        self.config, self.vit = config, require_vit(model, f"task={config.name}")
+        self.config = config
+        self.vit = require_vit(model, f"task={config.name}")
         require_whole_patches(self.vit.patch_size, image_shape[1:])
         self.image_shape = image_shape
 
@@ -77,7 +78,8 @@ class Reconstruct(PixelTask):
             )
 
     def build_model(self) -> nn.Module:
-        channels, size = self.image_shape[0], self.image_shape[1:]
+        channels = self.image_shape[0]
+        size = self.image_shape[1:]
         return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
@@ -107,7 +109,8 @@ class Reconstruct(PixelTask):
         With `normalize_target`, each predicted patch gets the true patch's mean and standard
         deviation.
         """
-        visible, hidden = targets[:, : self.num_visible], targets[:, self.num_visible :]
+        visible = targets[:, : self.num_visible]
+        hidden = targets[:, self.num_visible :]
         truth = patchify(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
         if self.normalize_target:
@@ -145,7 +148,8 @@ class MaskedTrainBatches(DrawnBatches):
         super().__init__(
             batches.device, batches.batch_size, batches.seed, batches.rank, batches.ranks
         )
-        self.source, self.num_patches = batches, patches
+        self.source = batches
+        self.num_patches = patches
 
     def __len__(self) -> int:
         return len(self.source)
@@ -173,7 +177,8 @@ class Autoregress(PixelTask):
     config: AutoregressConfig
 
     def build_model(self) -> nn.Module:
-        channels, size = self.image_shape[0], self.image_shape[1:]
+        channels = self.image_shape[0]
+        size = self.image_shape[1:]
         return Autoregressor(
             self.vit, self.config.decoder_depth, size, channels, self.config.given_rows
         )
@@ -191,7 +196,8 @@ class Autoregress(PixelTask):
         ahead", from the true patches before it.
         """
         assert isinstance(model, Autoregressor)
-        size, image_size = self.vit.patch_size, self.image_shape[1:]
+        size = self.vit.patch_size
+        image_size = self.image_shape[1:]
         given = patchify(images, size)[:, : model.num_given]
         predicted = model.forward(images).float()
         shown = torch.cat((given, torch.zeros_like(predicted)), dim=1)

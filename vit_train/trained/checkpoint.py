@@ -28,7 +28,8 @@ from vit_train.trained.folder import resume_command
 
 FORMAT = "vit_train checkpoint 3"
 # The metadata's key in the file, and the key of a tensor's name in the JSON.
-KEY, TENSOR = "vit_train.checkpoint", "tensor"
+KEY = "vit_train.checkpoint"
+TENSOR = "tensor"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def evaluated_images(
     With `count`, return a stratified sample of this many images. Raise ValueError if the classes of
     the images are not the model's classes.
     """
-    config, trained = configured(given, meta), meta.config.data
+    config = configured(given, meta)
+    trained = meta.config.data
     if not isinstance(config, FolderConfig):
         found = run_images(load_dataset(config), config, split, meta)
     else:  # image keys depend on the size, so first read the images at the run's own size
@@ -136,9 +137,11 @@ def listed_images(
     """
     if given.root or given.file or config.cache or meta.seen is None:
         return None
-    trees, parts = listed_trees(config, run_folder(meta.path) / IMAGES), dict[str, ImageSet]()
+    trees = listed_trees(config, run_folder(meta.path) / IMAGES)
+    parts = dict[str, ImageSet]()
     for name in {split, "val"} if count is None and config.val == "split" else {split}:
-        tree, broken = trees.get(name), dict[str, str]()
+        tree = trees.get(name)
+        broken = dict[str, str]()
         if tree is None:
             return None
         labels = label_tensor(tree, meta.classes)
@@ -244,13 +247,15 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
 
     Raise ValueError if no image remains.
     """
-    unknown, caveat = without(images, meta.seen), ""
+    unknown = without(images, meta.seen)
+    caveat = ""
     count = len(images) - len(unknown)
     if split != "test":  # here, images that the model has seen are allowed
         caveat = advantage(split, meta) if count else ""
     elif count:
         require_unseen(images, unknown)
-        images, caveat = unknown, left_out(count)
+        images = unknown
+        caveat = left_out(count)
     elif advantage(split, meta):
         caveat = (
             "The epoch was chosen on the run's own test images. If the evaluated "

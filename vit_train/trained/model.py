@@ -226,7 +226,8 @@ class Trained(NamedTuple):
 
         Images are split into micro-batches as in vit-eval.
         """
-        normalize, precision = self.normalize, self.precision
+        normalize = self.normalize
+        precision = self.precision
         with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
             parts = workers.map(
                 lambda part: self.probabilities(normalize(part), precision), pixels.to(self.device)
@@ -267,7 +268,8 @@ class Trained(NamedTuple):
 
         On a GPU, the memory is the free memory of this GPU; otherwise, it is the RAM.
         """
-        each, memory = forward_bytes(self.meta.config.model, self.meta.image_shape), memory_bytes()
+        each = forward_bytes(self.meta.config.model, self.meta.image_shape)
+        memory = memory_bytes()
         if self.device.type == "cuda":
             memory = torch.cuda.mem_get_info(self.device)[0]
         # Memory counts as infinite if the system does not report it.
