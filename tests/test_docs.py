@@ -266,7 +266,7 @@ def test_the_table_of_groups_names_every_choice() -> None:
     settings = text_of(ROOT / "docs/settings.md")
     rows = dict(re.findall(r"^\| `(\w+)=` \| (.+?) \|", settings, re.MULTILINE))
     for group in set(GROUPS):
-        assert set(re.findall(r"`(\w+)`", rows[group])) == set(choices(group, [CONF_DIR])), group
+        assert set(re.findall(r"`(\w+)`", rows[group])) == set(choices(group)), group
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "tour.ipynb"

@@ -439,7 +439,7 @@ class CountConfig:
     times: int = 1
 
 
-@console_command(CountConfig, groups={"data": "shapes"})
+@console_command(CountConfig, "data.root", {"data": "shapes"})
 def vit_count(config: CountConfig) -> None:
     """vit-count: count."""
     print(config.times * len(load_dataset(config.data).train))

@@ -38,8 +38,9 @@ from vit_train.config.run import (
     to_config,
 )
 
-# The types of settings that hold text.
+# The types of settings that hold text, and the settings of other types that hold it.
 TEXT = (str, str | None, list[str])
+PATHS = ("ckpt", "images", "hydra.run.dir", "hydra.sweep.dir")
 # The parts of a value: quoted texts, and what is between quotes, commas and brackets.
 PARTS = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?!\s)(?:\\.|[^,'"\[\](){}\\])+(?<!\s)"""
@@ -58,27 +59,22 @@ def refuse(message: str) -> NoReturn:
     raise ValueError(message)
 
 
-# Trains two combinations of settings with as many seeds as a test needs; see seeds.py.
+# Trains two combinations of settings with as many seeds as a test needs; see sweep.py.
 AUTO = "seed=auto"
-# Settings of the data that hold paths.
-DATA_PATHS = ("data.root", "data.file", "data.split_as")
 
 
 def checked(
-    settings: Sequence[str], paths: Sequence[str], groups: Collection[str], texts: Collection[str]
+    settings: Sequence[str], path: str, groups: Collection[str], texts: Collection[str]
 ) -> Iterator[str]:
-    """Check that the settings have the form key=value; yield them with quoted paths and texts.
+    """Check that the settings have the form key=value; yield them with quoted texts.
 
-    `paths` names the settings whose values may be paths. A value that exists as a path, or begins
-    with ~, is quoted for Hydra's grammar; a leading ~ is replaced with the home folder, because
-    shells do not expand ~ after a key with a dot. `texts` names the settings that hold text; see
-    `as_text`. `groups` names the groups that the command accepts. Raise ValueError for any other
-    group, and for an argument without the form key=value. If that argument is an existing path, the
-    message suggests the first setting in `paths` as the key.
+    `texts` names the settings that hold text; see `as_text`. `groups` names the groups that the
+    command accepts. Raise ValueError for any other group, and for an argument without the form
+    key=value. If that argument is an existing path, the message suggests `path` as the key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
-            hint = f"did you mean {paths[0]}={each}?" if exists(each) else f"write {GRAMMAR}"
+            hint = f"did you mean {path}={each}?" if exists(each) else f"write {GRAMMAR}"
             raise ValueError(f"{each} is not a setting: {hint}")
         key, _, value = each.lstrip("+~").partition("=")
         if key in GROUPS and key not in groups and not value.startswith("{"):
@@ -86,21 +82,23 @@ def checked(
                 f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
                 "lists the settings)"
             )
-        is_path = key in paths and (value.startswith("~") or exists(value))
-        text = quoted(os.path.expanduser(value)) if is_path else as_text(value)
-        yield each.removesuffix(value) + text if key in texts else each
+        yield each.removesuffix(value) + as_text(value) if key in texts else each
 
 
-def quoted(path: Path | str) -> str:
-    """Put a path in single quotes, with special characters escaped, for Hydra's grammar."""
-    return QuotedString(str(path), Quote.single).with_quotes()
+def quoted(text: Path | str) -> str:
+    """Put text in single quotes, with special characters escaped, for Hydra's grammar."""
+    return QuotedString(str(text), Quote.single).with_quotes()
 
 
 def as_text(value: str) -> str:
-    """Quote the parts of a value that Hydra would alter, such as 0.10 or true.
+    """Quote a value that is a path, or else the parts of the value that Hydra would alter.
 
-    The value may be a list, or several values of a sweep.
+    A path exists or begins with ~, which is replaced with the home folder, because shells do not
+    expand ~ after a key with a dot. Other values, such as 0.10 or true, may be parts of a list, or
+    values of a sweep.
     """
+    if value.startswith("~") or exists(value):
+        return quoted(os.path.expanduser(value))
     return PARTS.sub(lambda part: quoted(part[0]) if ALTERED.fullmatch(part[0]) else part[0], value)
 
 
@@ -112,14 +110,11 @@ def keep_text(names: Sequence[str]) -> None:
 
     def construct_map(loader: Any, node: yaml.MappingNode) -> object:
         for key, value in node.value:
-            is_text = key.value in names and isinstance(value, yaml.ScalarNode)
-            if is_text and not (value.style or value.tag.endswith(":null")):
-                value.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
+            if key.value in names and value.tag.endswith((":bool", ":int", ":float")):
+                value.tag = "tag:yaml.org,2002:str"
         return loader.construct_yaml_map(node)
 
-    yaml.constructor.SafeConstructor.add_constructor(
-        yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_map
-    )
+    yaml.constructor.SafeConstructor.add_constructor("tag:yaml.org,2002:map", construct_map)
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
@@ -174,13 +169,13 @@ def read_command(
     about: str,
     kind: type,
     groups: Collection[str],
-    paths: Sequence[str],
+    path: str,
     any_flag: bool = False,
 ) -> argparse.Namespace:
     """Parse the command line and return the flags; for --version and --help, print and exit.
 
     The flags include the settings, as `overrides`. `about` is the first part of the help; `kind` is
-    the dataclass of the settings; `groups` and `paths` are as in `checked`. Raise ValueError for
+    the dataclass of the settings; `groups` and `path` are as in `checked`. Raise ValueError for
     invalid settings or flags. Of Hydra's flags, only those in FLAGS are valid, unless `any_flag` is
     true.
     """
@@ -200,40 +195,44 @@ def read_command(
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
     texts = [key for key, type_ in all_settings(kind).items() if type_ in TEXT]
-    flags.overrides = list(checked(settings, paths, groups, [*texts, *paths]))
+    flags.overrides = list(checked(settings, path, groups, [*texts, *PATHS]))
     keep_text([key.rpartition(".")[2] for key in texts])
     if flags.help:
         config = composed(config_name, flags)
-        folders = [CONF_DIR, Path(flags.config_dir or CONF_DIR)]
-        chosen = [f"{group}: {', '.join(choices(group, folders))}" for group in sorted(groups)]
-        heading = ["\n== Groups, chosen by group=name =="] if groups else []
-        settings = ["\n== Current settings (change them with key=value) ==", *described(config)]
-        print(about, *heading, *chosen, *settings, sep="\n")
-        print("\nAdd --cfg job to print only the settings.")
+        print(about)
+        print_settings(config, groups, flags.config_dir)
         sys.exit()
     return flags
 
 
-def choices(group: str, folders: Sequence[Path]) -> list[str]:
-    """Return a group's choices, sorted: the presets in these folders, and the registered names.
+def print_settings(config: DictConfig, groups: Collection[str], own_presets: str | None) -> None:
+    """Print the choices of the groups, and a config with the help text of each setting."""
+    if groups:
+        print("\n== Groups, chosen by group=name ==")
+    for group in sorted(groups):
+        print(f"{group}: {', '.join(choices(group, own_presets))}")
+    print("\n== Current settings (change them with key=value) ==", *described(config), sep="\n")
+    print("\nAdd --cfg job to print only the settings.")
+
+
+def choices(group: str, own_presets: str | None = None) -> list[str]:
+    """Return a group's choices, sorted: registered names, and presets, also in the user's folder.
 
     Hydra's own list of choices would take 40 ms for each group.
     """
+    folders = (CONF_DIR, Path(own_presets or CONF_DIR))
     files = (file for folder in folders for file in (folder / group).glob("*.yaml"))
     return sorted({*CHOSEN_BY_NAME.get(group, {}), *(file.stem for file in files)})
 
 
 def described(config: DictConfig, indent: str = "") -> Iterator[str]:
     """Yield the lines of a config as YAML, with each help text in a comment above its setting."""
-    kind: Any = OmegaConf.get_type(config)
+    known = getattr(OmegaConf.get_type(config), "__dataclass_fields__", {})  # a mapping has none
     container: Any = OmegaConf.to_container(config)
-    known = getattr(kind, "__dataclass_fields__", {})  # a mapping has none
-    texts = {name: each.metadata.get("help", "") for name, each in known.items()}
     comment = f"{indent}# "
     for key, value in container.items():
-        yield from textwrap.wrap(
-            texts.get(key, ""), WIDTH, initial_indent=comment, subsequent_indent=comment
-        )
+        text = known[key].metadata.get("help", "") if key in known else ""
+        yield from textwrap.wrap(text, WIDTH, initial_indent=comment, subsequent_indent=comment)
         if isinstance(value, dict):
             yield f"{indent}{key}:"
             yield from described(config[key], f"{indent}  ")
@@ -242,31 +241,31 @@ def described(config: DictConfig, indent: str = "") -> Iterator[str]:
 
 
 def console_command(
-    settings: type[Config], groups: Mapping[str, str | None] = {}, paths: Sequence[str] = ()
+    settings: type[Config], path: str, groups: Mapping[str, str | None] = {}
 ) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
     """Return a decorator that turns a function into a console command.
 
     The function takes an instance of the dataclass `settings`, whose values the command reads from
     the command line. The function `vit_eval` becomes the command `vit-eval`, and the function's
-    docstring becomes the first part of the help. `groups` maps each group of conf/ that the command
-    accepts to the default choice, or to None. `paths` are the settings whose values are paths. If
-    the user gives a path without a key, the error message suggests the first of these settings.
-    PyTorch is imported only within the function, so that invalid settings are reported at once.
+    docstring becomes the first part of the help. `path` is the setting that the error message
+    suggests if the user gives a path without a key. `groups` maps each group of conf/ that the
+    command accepts to the default choice, or to None. PyTorch is imported only within the function,
+    so that invalid settings are reported at once.
     """
 
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:
-        config_name, store = work.__name__, ConfigStore.instance()
+        name = work.__name__
         chosen = [{group: choice} for group, choice in groups.items()]
-        schema = f"{config_name}_schema"
-        store.store(name=schema, node=settings)
-        store.store(name=config_name, node={"defaults": [schema, *chosen, "_self_"]})
+        store = ConfigStore.instance().store
+        store(name=f"{name}_schema", node=settings)
+        store(name=name, node={"defaults": [f"{name}_schema", *chosen, "_self_"]})
 
         def main() -> None:
-            with short_errors(config_name.replace("_", "-"), settings), shown_on_terminal():
+            with short_errors(name.replace("_", "-"), settings), shown_on_terminal():
                 import_own_parts()
                 register_schemas()
-                flags = read_command(config_name, str(getdoc(work)), settings, groups, paths)
-                config = composed(config_name, flags)
+                flags = read_command(name, str(getdoc(work)), settings, groups, path)
+                config = composed(name, flags)
                 if flags.cfg:
                     print(OmegaConf.to_yaml(config), end="")
                 else:

@@ -25,35 +25,33 @@ GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
 HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
 # Other libraries' names of settings, in any group, that resemble no name or a wrong name here.
-OTHER_NAMES = {
-    **dict.fromkeys(("amp", "bf16", "fp16"), "precision"),
-    **dict.fromkeys(("auto_augment", "autoaugment", "randaugment"), "augment.policy"),
-    "bs": "train.batch_size",
-    **dict.fromkeys(("ckpt", "pretrained"), "init_from"),
-    **dict.fromkeys(("clip_grad", "grad_clip", "max_grad_norm"), "optim.clip_norm"),
-    **dict.fromkeys(("data_dir", "data_path", "dir", "path"), "data.root"),
-    "dataset": "data",
-    **dict.fromkeys(("dim", "hidden_dim", "hidden_size", "width"), "model.embed_dim"),
-    "drop_path_rate": "model.drop_path",
-    "drop_rate": "model.dropout",
-    "early_stopping": "train.patience",
-    **dict.fromkeys(
-        ("accum_iter", "accumulate_grad_batches", "gradient_accumulation_steps"),
-        "train.micro_batch",
-    ),
-    **dict.fromkeys(("img_size", "resolution"), "data.image_size"),
-    **dict.fromkeys(("layers", "num_layers"), "model.depth"),
-    "learning_rate": "optim.lr",
-    "log_interval": "train.log_every",
-    **dict.fromkeys(("max_steps", "steps"), "train.epochs"),
-    **dict.fromkeys(("opt", "optimizer"), "optim"),
-    "patch": "model.patch_size",
-    "test_images": "data.test_subset",
-    "train_images": "data.train_subset",
-    "wandb": "trackers",
-    "warmup_steps": "optim.warmup_epochs",
-    "wd": "optim.weight_decay",
+ALIASES = {
+    "augment.policy": "auto_augment autoaugment randaugment",
+    "data": "dataset",
+    "data.image_size": "img_size resolution",
+    "data.root": "data_dir data_path dir path",
+    "data.test_subset": "test_images",
+    "data.train_subset": "train_images",
+    "init_from": "ckpt pretrained",
+    "model.depth": "layers num_layers",
+    "model.drop_path": "drop_path_rate",
+    "model.dropout": "drop_rate",
+    "model.embed_dim": "dim hidden_dim hidden_size width",
+    "model.patch_size": "patch",
+    "optim": "opt optimizer",
+    "optim.clip_norm": "clip_grad grad_clip max_grad_norm",
+    "optim.lr": "learning_rate",
+    "optim.warmup_epochs": "warmup_steps",
+    "optim.weight_decay": "wd",
+    "precision": "amp bf16 fp16",
+    "trackers": "wandb",
+    "train.batch_size": "bs",
+    "train.epochs": "max_steps steps",
+    "train.log_every": "log_interval",
+    "train.micro_batch": "accum_iter accumulate_grad_batches gradient_accumulation_steps",
+    "train.patience": "early_stopping",
 }
+OTHER_NAMES = {alias: ours for ours, aliases in ALIASES.items() for alias in aliases.split()}
 # The most settings that a message suggests.
 MOST_SUGGESTED = 3
 
@@ -61,8 +59,7 @@ MOST_SUGGESTED = 3
 def own_modules() -> list[str]:
     """Return the modules that `import=A,B` or the variable VIT_TRAIN_IMPORT names."""
     typed = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
-    names = ",".join(typed) or os.environ.get("VIT_TRAIN_IMPORT", "")
-    return [name for name in names.split(",") if name]
+    return re.findall("[^,]+", ",".join(typed) or os.environ.get("VIT_TRAIN_IMPORT", ""))
 
 
 def own_place(error: BaseException | None) -> str:
@@ -102,33 +99,38 @@ def describe(error: BaseException, kind: type) -> str:
             f"out of memory ({reason(error)}): choose a smaller model, or fewer or smaller images"
         )
     # Hydra names the config file with the error.
-    where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
+    file = re.match(r"In '\w+/[^']+': |", str(error))
     context = None if error.__suppress_context__ else error.__context__
     for cause in (error, error.__cause__, context):
-        if isinstance(cause, RecursionError) and not own_place(cause):
-            return "an argument or a config file is nested too deeply"
-        if isinstance(cause, OverrideParseException):
-            return f"{cause.override} cannot be read as {GRAMMAR}"
-        if isinstance(cause, ConfigKeyError | ConfigAttributeError) and cause.full_key:
-            return where + no_such_setting(cause.full_key, kind)
-        if isinstance(cause, MissingConfigException):
-            return where + no_such_choice(cause)
-        if isinstance(cause, OmegaConfBaseException):
-            said = str(cause.msg).splitlines()[0].replace("is not Optional", "cannot be null")
-            return f"{where}{cause.full_key}: {said}"
+        if message := describe_setting(cause, kind):
+            return f"{file[0] if file else ''}{message}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename2 or error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 
+def describe_setting(error: BaseException | None, kind: type) -> str:
+    """Return the message for an error of Hydra or OmegaConf in a setting; "" for other errors."""
+    match error:
+        case RecursionError() if not own_place(error):
+            return "an argument or a config file is nested too deeply"
+        case OverrideParseException():
+            return f"{error.override} cannot be read as {GRAMMAR}"
+        case ConfigKeyError() | ConfigAttributeError() if error.full_key:
+            return no_such_setting(error.full_key, kind)
+        case MissingConfigException():
+            return no_such_choice(error)
+        case OmegaConfBaseException():
+            wrong = str(error.msg).splitlines()[0].replace("is not Optional", "cannot be null")
+            return f"{error.full_key}: {wrong}"
+    return ""
+
+
 def no_such_setting(asked: str, kind: type) -> str:
     """Return the message for a setting that does not exist; suggest settings with similar names."""
     group, _, name = asked.rpartition(".")
-    having = [
-        choice
-        for choice, each in CHOSEN_BY_NAME.get(group, {}).items()
-        if name in all_settings(each)
-    ]
+    choices = CHOSEN_BY_NAME.get(group, {}).items()
+    having = [choice for choice, settings in choices if name in all_settings(settings)]
     known = all_settings(kind)
     near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else similar(name, known)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
@@ -139,16 +141,16 @@ def no_such_setting(asked: str, kind: type) -> str:
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return the settings, of any group, whose name is `name` or contains it as whole words.
+    """Return the settings, of any group, whose name is `name`.
 
-    If there are none or too many, return those whose name ends `name`, or is spelled alike.
+    If there are none or too many, return those that contain `name` as whole words, or whose words
+    `name` contains, or else those that are spelled alike.
     """
     names = {key: key.rpartition(".")[2] for key in sorted(known)}
     alike = difflib.get_close_matches(name, names.values(), n=1, cutoff=0.75)
     rules: tuple[Callable[[str], bool], ...] = (
         lambda other: other in (name, f"{name}s"),
-        lambda other: f"_{name}_" in f"_{other}_",
-        lambda other: name.endswith(f"_{other}"),
+        lambda other: f"_{name}_" in f"_{other}_" or f"_{other}_" in f"_{name}_",
         lambda other: other in alike,
     )
     found = ([key for key, other in names.items() if fits(other)] for fits in rules)
@@ -160,22 +162,20 @@ def all_settings(kind: type, prefix: str = "") -> dict[str, Any]:
 
     The names include the settings of every choice in every group.
     """
-    found, hints = dict[str, Any](), get_type_hints(kind)
-    for name in (each.name for each in fields(kind)):
-        hint = hints[name]
-        found[prefix + name] = hint
-        if is_dataclass(hint):
-            for choice in (hint, *CHOSEN_BY_NAME.get(name, {}).values()):
-                if issubclass(choice, hint):  # type: ignore[arg-type]
-                    found |= all_settings(choice, f"{prefix}{name}.")
+    hints = get_type_hints(kind)
+    found = {f"{prefix}{each.name}": hints[each.name] for each in fields(kind)}
+    for name, hint in hints.items():
+        for choice in (hint, *CHOSEN_BY_NAME.get(name, {}).values()):
+            if is_dataclass(hint) and issubclass(choice, hint):  # type: ignore[arg-type]
+                found |= all_settings(choice, f"{prefix}{name}.")
     return found
 
 
 def require_known(config: DictConfig, kind: type) -> None:
     """Raise ValueError if a setting that the user added with + does not exist."""
     settings: Any = OmegaConf.to_container(config)
-    for key in sorted({key for key, _ in flatten(settings)} - all_settings(kind).keys()):
-        raise ValueError(no_such_setting(key, kind))
+    if unknown := dict(flatten(settings)).keys() - all_settings(kind).keys():
+        raise ValueError(no_such_setting(min(unknown), kind))
 
 
 def no_such_choice(error: MissingConfigException) -> str:
@@ -192,8 +192,12 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 # Read before `short_errors` sets this variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
 EXPECTED = (
-    *(ValueError, OSError, ArithmeticError, RecursionError),
-    *(HydraException, OmegaConfBaseException),
+    ValueError,
+    OSError,
+    ArithmeticError,
+    RecursionError,
+    HydraException,
+    OmegaConfBaseException,
 )
 
 

@@ -31,18 +31,19 @@ def ended_by_interrupt(command: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def start(command: str, module: str, function: str) -> None:
+def start(command: str, module: str = "tools", function: str | None = None) -> None:
     with ended_by_interrupt(command):
-        getattr(import_module(f"vit_train.commands.{module}"), function)()
+        name = function or command.replace("-", "_")
+        getattr(import_module(f"vit_train.commands.{module}"), name)()
 
 
 train = partial(start, "vit-train", "train", "main")
-evaluate = partial(start, "vit-eval", "tools", "vit_eval")
-suspects = partial(start, "vit-suspects", "tools", "vit_suspects")
-predict = partial(start, "vit-predict", "tools", "vit_predict")
-explain = partial(start, "vit-explain", "tools", "vit_explain")
-export = partial(start, "vit-export", "tools", "vit_export")
-results = partial(start, "vit-results", "tools", "vit_results")
-augment = partial(start, "vit-augment", "tools", "vit_augment")
-data = partial(start, "vit-data", "tools", "vit_data")
-inspect = partial(start, "vit-inspect", "tools", "vit_inspect")
+evaluate = partial(start, "vit-eval")
+suspects = partial(start, "vit-suspects")
+predict = partial(start, "vit-predict")
+explain = partial(start, "vit-explain")
+export = partial(start, "vit-export")
+results = partial(start, "vit-results")
+augment = partial(start, "vit-augment")
+data = partial(start, "vit-data")
+inspect = partial(start, "vit-inspect")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.base.text import printable
-from vit_train.commands.command import DATA_PATHS, console_command, refuse, version_line
+from vit_train.commands.command import console_command, refuse, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.config.tools import (
     DataReportConfig,
@@ -24,7 +24,7 @@ from vit_train.config.tools import (
 )
 
 
-@console_command(EvalConfig, paths=("ckpt", "out", *DATA_PATHS, "foreign"))
+@console_command(EvalConfig, "ckpt")
 def vit_eval(config: EvalConfig) -> None:
     """vit-eval: evaluate a trained model, or compare several models on the same images.
 
@@ -40,7 +40,7 @@ def vit_eval(config: EvalConfig) -> None:
         evaluate_checkpoint(config)
 
 
-@console_command(SuspectsConfig, paths=("runs", "out", *DATA_PATHS))
+@console_command(SuspectsConfig, "runs")
 def vit_suspects(config: SuspectsConfig) -> None:
     """vit-suspects: find wrong labels, with the runs of a cross-validation.
 
@@ -54,7 +54,7 @@ def vit_suspects(config: SuspectsConfig) -> None:
     find_suspects(config)
 
 
-@console_command(PredictConfig, paths=("images", "ckpt", "out"))
+@console_command(PredictConfig, "images")
 def vit_predict(config: PredictConfig) -> None:
     """vit-predict: classify images of any size with a trained model.
 
@@ -66,7 +66,7 @@ def vit_predict(config: PredictConfig) -> None:
     predict_images(config)
 
 
-@console_command(ExplainConfig, paths=("images", "ckpt", *DATA_PATHS, "out", "html"))
+@console_command(ExplainConfig, "images")
 def vit_explain(config: ExplainConfig) -> None:
     """vit-explain: show which regions of an image led to a prediction.
 
@@ -79,7 +79,7 @@ def vit_explain(config: ExplainConfig) -> None:
     explain_predictions(config)
 
 
-@console_command(ExportConfig, paths=("ckpt", "out", *DATA_PATHS))
+@console_command(ExportConfig, "ckpt")
 def vit_export(config: ExportConfig) -> None:
     """vit-export: export a model to ONNX, torch.export, safetensors, timm or Hugging Face.
 
@@ -91,11 +91,7 @@ def vit_export(config: ExportConfig) -> None:
     export(config)
 
 
-@console_command(
-    SheetConfig,
-    groups={"data": "shapes", "augment": "strong"},
-    paths=(*DATA_PATHS, "out"),
-)
+@console_command(SheetConfig, "data.root", {"data": "shapes", "augment": "strong"})
 def vit_augment(config: SheetConfig) -> None:
     """vit-augment: draw training images beside augmented versions of the same images.
 
@@ -106,7 +102,7 @@ def vit_augment(config: SheetConfig) -> None:
     draw_contact_sheet(config)
 
 
-@console_command(DataReportConfig, groups={"data": "shapes"}, paths=(*DATA_PATHS, "out"))
+@console_command(DataReportConfig, "data.root", {"data": "shapes"})
 def vit_data(config: DataReportConfig) -> None:
     """vit-data: count the images of each class and split; find broken files and copies.
 
@@ -121,7 +117,8 @@ def vit_data(config: DataReportConfig) -> None:
 
 @console_command(
     InspectConfig,
-    groups={
+    "out",
+    {
         "model": "tiny",
         "task": "classify",
         "data": "shapes",
@@ -129,7 +126,6 @@ def vit_data(config: DataReportConfig) -> None:
         "optim": "adamw",
         "experiment": None,
     },
-    paths=("out", *DATA_PATHS),
 )
 def vit_inspect(config: InspectConfig) -> None:
     """vit-inspect: show a new model's parameters, FLOPs, permutation test and position table.

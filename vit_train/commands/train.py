@@ -21,7 +21,6 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.base.text import file_name, printable
 from vit_train.commands.command import (
     AUTO,
-    DATA_PATHS,
     flag_parser,
     import_own_parts,
     read_command,
@@ -137,11 +136,6 @@ def say(text: str, file: TextIO | None = None) -> None:
     print(printable(text, keep="\n"), file=file)
 
 
-# The settings that hold paths; for a path without a key, the first is suggested.
-PATHS = (
-    *CONTINUED,
-    *("init_from", *DATA_PATHS, "task.teacher", "hydra.run.dir", "hydra.sweep.dir"),
-)
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
@@ -318,7 +312,7 @@ def main() -> None:
     with short_errors("vit-train"):
         import_own_parts()
         register_schemas()
-        flags = read_command("train", ABOUT, TrainConfig, GROUPS, PATHS, any_flag=True)
+        flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume", any_flag=True)
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")
         if not IS_MAIN:  # only the main process writes files
