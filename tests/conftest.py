@@ -1,9 +1,7 @@
 """Drives the commands in this process: a subprocess would spend its time importing torch."""
 
-import copy
 import csv
 import gc
-import io
 import logging
 import os
 import shutil
@@ -11,18 +9,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO
 from unittest.mock import patch
 
 import loopback
 import numpy as np
 import pytest
 import torch
-import yaml
 from filelock import FileLock
-from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
@@ -32,15 +27,12 @@ from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.config.model import MODEL_CONFIGS
 from vit_train.config.training import OPTIM_CONFIGS
-from vit_train.figures import images as sheet
-from vit_train.figures import measures
-from vit_train.figures.measures import FIGURES, NUMBERS
+from vit_train.figures.measures import NUMBERS
 from vit_train.loop import precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.trainer import CALLBACKS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
-from vit_train.run import reports, start
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -153,10 +145,8 @@ class Run:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Forget, after the test, the parts and modules that it registers."""
-    own = (MODEL_CONFIGS, NUMBERS)
-    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, *own)
     with ExitStack() as unchanged:
-        for table in tables:
+        for table in (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, MODEL_CONFIGS, NUMBERS):
             unchanged.enter_context(patch.dict(table))
         yield
     CALLBACKS.clear()
@@ -170,6 +160,10 @@ SmallRun = Callable[..., Path]
 def the_same_draws_every_time() -> None:
     """Whichever tests ran before."""
     torch.manual_seed(0)
+
+
+# Hydra copies the store of all settings for each command, though it copies what it reads, too.
+ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
@@ -194,95 +188,22 @@ def remove_handlers() -> None:
             handler.close()
 
 
-@pytest.fixture(autouse=True)
-def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parse a YAML file once, count a model's FLOPs once, and do not wait for the disk.
-
-    Hydra copies the store of all settings for each command, though it copies what it reads, too.
-
-    Only an experiment can set Hydra's mode, for which Hydra composes all settings once more.
-    """
-    parse, count, mode = yaml.load, start.count_flops, Hydra.get_mode
-
-    def once(key: str, make: Callable[[], Any]) -> Any:
-        if key not in KNOWN:
-            KNOWN[key] = make()
-        return copy.deepcopy(KNOWN[key])
-
-    def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> Any:
-        text = stream if isinstance(stream, str) else stream.read()
-        return once(text, lambda: parse(text, Loader=Loader))
-
-    def quick_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> object:
-        return mode(hydra, config_name, overrides) if "experiment" in str(overrides) else None
-
-    monkeypatch.setattr(Hydra, "get_mode", quick_mode)
-    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda store, memo: store, raising=False)
-    monkeypatch.setattr(yaml, "load", parse_once)
-    monkeypatch.setattr(start, "count_flops", lambda *what: once(repr(what), lambda: count(*what)))
-    monkeypatch.setattr(os, "fsync", lambda file: None)
-
-
-KNOWN: dict[str, Any] = {}
-
-
-@pytest.fixture
-def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes a third of a second: a command draws one with the same words only once."""
-
-    def drawn(figure: Figure, file: BinaryIO, format: str) -> None:
-        names = [(axes.title, axes.xaxis.label, axes.yaxis.label) for axes in figure.axes]
-        texts = [text.get_text() for each in names for text in each]
-        if is_new(len(figure.axes), *figure.get_size_inches(), odd(texts)):
-            SAVE(figure, file, format=format)
-        else:
-            file.write(blank(format))
-
-    def once(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-        def figure(*content: Any) -> Figure:
-            kinds = tuple(map(type, content))
-            names = odd(str(each) for each in content if isinstance(each, list | tuple))
-            return draw(*content) if is_new(draw, kinds, names) else Figure((1, 1))
-
-        return figure
-
-    monkeypatch.setattr(Figure, "savefig", drawn)
-    for name, draw in list(FIGURES.items()):
-        monkeypatch.setitem(FIGURES, name, once(draw))
-    for place in (reports, measures):
-        monkeypatch.setattr(place, "draw_mistakes", once(sheet.draw_mistakes))
-    for name in ("draw_gallery", "draw_relevance"):
-        monkeypatch.setattr(reports, name, once(getattr(reports, name)))
-
-
-def is_new(*figure: object) -> bool:
-    """Note this figure of the command; false if it was noted before."""
-    key = (sys.argv[0], *figure)
-    fresh = key not in DRAWN
-    DRAWN.add(key)
-    return fresh
-
-
-def odd(texts: Iterable[str]) -> str:
-    """The signs for which the font may have no glyph."""
-    return "".join(sorted({sign for text in texts for sign in text if not sign.isascii()}))
-
-
-@cache
-def blank(format: str) -> bytes:
-    picture = io.BytesIO()
-    SAVE(Figure(figsize=(1, 1)), picture, format=format)
-    return picture.getvalue()
-
-
-DRAWN: set[tuple[object, ...]] = set()
 SAVE = Figure.savefig
 
 
+def save_blank(figure: Figure, file: BinaryIO, format: str) -> None:
+    SAVE(Figure((1, 1)), file, format=format)
+
+
 @pytest.fixture
-def every_figure_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that look at a figure, which others may have drawn before."""
-    monkeypatch.setattr(sys.modules[__name__], "DRAWN", set())
+def figures_are_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make figures, but do not draw them, which takes a third of a second for each."""
+    monkeypatch.setattr(Figure, "savefig", save_blank)
+
+
+@pytest.fixture
+def every_figure_is_drawn(figures_are_blank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", SAVE)
 
 
 @pytest.fixture
@@ -290,7 +211,7 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    figures_are_drawn_once: None,
+    figures_are_blank: None,
 ) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VIT_TRAIN_DATA", raising=False)
@@ -336,16 +257,17 @@ def small_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small_run(run: Run, small_runs: Path) -> SmallRun:
-    """small_run("interrupted", "run"): the folder of a run of SMALL of this kind."""
+def small_run(run: Run, small_runs: Path, monkeypatch: pytest.MonkeyPatch) -> SmallRun:
+    """small_run("interrupted", "run"): the folder of a run of SMALL of this kind, with figures."""
 
     def copied(kind: str, folder: str = "run") -> Path:
         original = small_runs / kind
         with FileLock(f"{original}.lock"):
             if not original.exists():
                 new = original.with_name(f"{kind}.new")
-                outcome = run("vit-train", *SMALL, *KINDS[kind], f"hydra.run.dir={new}")
-                assert outcome.status == 0, outcome.err
+                with monkeypatch.context() as patch:
+                    patch.setattr(Figure, "savefig", SAVE)
+                    run.succeeds("vit-train", *SMALL, *KINDS[kind], f"hydra.run.dir={new}")
                 new.rename(original)
         return Path(shutil.copytree(original, folder))
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
-import conftest
 import pytest
 import torch
 from checkpoints import write
@@ -288,9 +287,8 @@ def mount(*options: str) -> bool:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A small file system: pictures are small, too, lest the first ones fill it."""
-    monkeypatch.setattr(conftest, "is_new", lambda *figure: False)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system."""
     place = tmp_path / "disk"
     place.mkdir()
     if not mount("-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)):
