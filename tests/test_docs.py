@@ -45,7 +45,7 @@ def name_of(page: Path) -> str:
 each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # Recipes, other people's clusters and whole sweeps: what they ask for is composed, not run.
 EXPENSIVE = (
-    *("experiment=", "hydra/launcher=", "hydra.searchpath=", "--config-dir", "resume="),
+    *("experiment=", "hydra/launcher=", "resume="),
     # These have tests of their own.
     *("extend=", "data.cv_folds=", "task.class_weights=", "data.sampler="),
     "runs=",  # a cross-validation, which has a test of its own
@@ -134,7 +134,9 @@ def test_make_has_the_targets_that_are_named() -> None:
 
 
 @pytest.fixture
-def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> Run:
+def workplace(
+    run: Run, small_run: SmallRun, every_figure_is_drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> Run:
     """A folder with small copies of all that the documentation mentions, and a finished run."""
     small_cifar(monkeypatch, Path("data"), CIFAR10)
     small_cifar(monkeypatch, Path("data"), CIFAR100, "fine_labels")
@@ -187,17 +189,6 @@ def test_the_commands_of_the_pages_run(workplace: Run) -> None:
             if not skipped and (words in lines or page == ROOT / "README.md"):
                 workplace.succeeds(*words, *(TINY if words[0] == "vit-train" else []))
                 done.append(words)
-
-
-def test_a_choice_of_ones_own(workplace: Run) -> None:
-    for flag, more in (
-        (["--config-dir", "mine"], TINY),
-        (["hydra.searchpath=[file://mine]"], ["--cfg", "job"]),
-    ):
-        own = ["vit-train", *flag, "data=pets"]
-        assert own in our_commands(ROOT / "docs/data.md")
-        outcome = workplace.succeeds(*own, *more)
-    assert "name: folder" in outcome.out and "image_size: 96" in outcome.out
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)

@@ -137,6 +137,7 @@ def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> 
         ("vit-train", MemoryError()),
         ("vit-augment", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
         ("vit-eval ckpt=x", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")),
+        ("vit-train", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")),
         ("vit-train", lambda _: torch.empty(2**50, dtype=torch.uint8)),
     ],
 )

@@ -76,20 +76,20 @@ def test_a_graph_changes_nothing_but_speed(trained: Callable[..., Path], kernels
 
 
 @pytest.mark.parametrize(
-    "precision", [param("tf32", marks=gpu_alone), "bf16", param("fp16", marks=gpu_alone)]
+    "how, tolerance",
+    [
+        param(["precision=tf32", *EAGER], 0.05, marks=gpu_alone),
+        (["precision=bf16", *EAGER], 0.05),
+        param(["precision=fp16", *EAGER], 0.05, marks=gpu_alone),
+        param([*FULL_PRECISION, "compile=true"], 5e-3, marks=compiles),
+        param([*FULL_PRECISION, "compile=true", "train.cuda_graph=false"], 5e-3, marks=compiles),
+    ],
 )
-def test_lower_precisions_follow_fp32(trained: Callable[..., Path], precision: str) -> None:
+def test_lower_precisions_and_compiled_steps_follow_fp32(
+    trained: Callable[..., Path], how: list[str], tolerance: float
+) -> None:
     exact = trained("fp32", ON_GPU, *FULL_PRECISION, *EAGER)
-    rounded = trained(precision, ON_GPU, f"precision={precision}", *EAGER)
-    assert curve(rounded) == pytest.approx(curve(exact), rel=0.05)
-
-
-@compiles
-@pytest.mark.parametrize("how", [["compile=true"], ["compile=true", "train.cuda_graph=false"]])
-def test_compiled_steps_follow_eager_ones(trained: Callable[..., Path], how: list[str]) -> None:
-    eager = trained("eager", ON_GPU, *FULL_PRECISION, *EAGER)
-    compiled = trained("compiled", ON_GPU, *FULL_PRECISION, *how)
-    assert curve(compiled) == pytest.approx(curve(eager), rel=5e-3)
+    assert curve(trained("other", ON_GPU, *how)) == pytest.approx(curve(exact), rel=tolerance)
 
 
 @compiles

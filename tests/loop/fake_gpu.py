@@ -4,7 +4,7 @@ The tensors here say that they are on a GPU, but have shapes alone, no values: P
 error for everything that would need a value on the CPU or two devices in one operation. Gradients
 need a real GPU, so that they are taken on the meta device, which has no values either.
 
-A program for test_no_waiting.py, because tensors without values do not always survive Python's
+A program for test_compile.py, because tensors without values do not always survive Python's
 garbage collection.
 """
 

@@ -1,6 +1,13 @@
+"""Compiled and captured steps, and steps that wait for nothing."""
+
+import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,3 +117,15 @@ def test_without_a_compiler_a_batch_is_made_op_by_op(caplog: pytest.LogCaptureFi
 
     assert compile_batch(broken, BATCH[:1]) is broken
     assert "cannot compile the training step (Cannot find a working triton" in caplog.text
+
+
+@pytest.mark.slow
+def test_no_step_waits_or_moves_anything_and_what_does_is_noticed() -> None:
+    program = [sys.executable, str(Path(__file__).with_name("fake_gpu.py"))]
+    no_gpu = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(program, capture_output=True, text=True, env=no_gpu, check=False)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert "_local_scalar_dense" in results.pop("what waits")
+    assert "AssertionError: aten._to_copy" in results.pop("what is moved")
+    assert len(results) == 18 and set(results.values()) == {"fine"}, results

@@ -1,7 +1,15 @@
+"""The evaluation of a split, and the intervals of its results."""
+
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from scipy.stats import binom, binomtest
+from small_trainers import FP32
+from torch import nn
 
+from vit_train.config.model import ModelConfig
+from vit_train.config.tasks import ClassifyConfig
 from vit_train.loop.metrics import (
     binomial_tail,
     interval_of_mean,
@@ -9,6 +17,10 @@ from vit_train.loop.metrics import (
     student_quantile,
     wilson_interval,
 )
+from vit_train.loop.objective import evaluate
+from vit_train.tasks.classify import Classify
+
+CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +83,32 @@ def test_where_the_images_are_certain_the_interval_is_students() -> None:
 def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:
     low, high = interval_of_mean([0.0, 0.5, 1.0], 100)  # which differ so much that all is possible
     assert (low, high) == (0.0, 1.0)
+
+
+def test_every_sample_counts_once_whatever_the_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(103, 10, generator=generator)
+    labels = torch.randint(10, (103,), generator=generator)
+    batches = zip(logits.split(25), labels.split(25), strict=True)  # the last one has 3
+    result = evaluate(nn.Identity(), CLASSIFY, batches, FP32)
+    assert result.count == 103
+    assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert sum(result.per_class_correct) == (logits.argmax(1) == labels).sum()
+    assert result.per_class_count == torch.bincount(labels, minlength=10).tolist()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_is_without_dropout_and_leaves_the_model_in_its_mode(training: bool) -> None:
+    model = nn.Dropout(0.5).train(training)
+    logits, labels = torch.randn(50, 10), torch.randint(10, (50,))
+    result = evaluate(model, CLASSIFY, [(logits, labels)], FP32)
+    assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert model.training == training
+
+
+def test_evaluation_keeps_no_graph() -> None:
+    model, seen = nn.Linear(10, 10), []
+    model.forward = lambda images: seen.append(F.linear(images, model.weight)) or seen[-1]
+    batch = torch.randn(4, 10), torch.zeros(4, dtype=torch.long)
+    evaluate(model, CLASSIFY, [batch, batch], FP32)
+    assert [each.requires_grad for each in seen] == [False, False]

@@ -42,11 +42,11 @@ class Recorder(Callback):
     """Notes all events, and calls `each_step` after every step."""
 
     def __init__(self, each_step: Callable[[Trainer], object] = lambda trainer: None) -> None:
-        self.steps, self.logs, self.epochs = 0, [], []
-        self.places, self.each_step = [], each_step
+        self.logs: list[TrainLog] = []
+        self.epochs: list[tuple[TrainLog, Evaluation | None]] = []
+        self.each_step = each_step
 
     def on_step(self, trainer: Trainer) -> None:
-        self.steps += 1
         self.each_step(trainer)
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
@@ -54,7 +54,6 @@ class Recorder(Callback):
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         self.epochs.append((log, val))
-        self.places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
 
 
 def make_model() -> nn.Module:
@@ -103,15 +102,6 @@ def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
     trained = train(data(), recorder, optim=config, micro_batch=3).model.state_dict()
     assert noted == pytest.approx(norms)  # before clipping
     torch.testing.assert_close(trained, model.state_dict(), rtol=1e-9, atol=1e-12)
-
-
-def test_callbacks_are_called_at_steps_logs_and_the_ends_of_epochs() -> None:
-    recorder = Recorder()
-    train(data(), recorder)
-    assert recorder.steps == 12
-    assert all(val.count == 48 for _, val in recorder.epochs)
-    # A state saved at the end of an epoch begins with the next one.
-    assert recorder.places == [(1, 1, 0, False), (2, 2, 0, True)]
 
 
 def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,15 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from pathlib import Path
 
-from torture import checkpoints, typed
+from torture import inputs
 from torture.children import FORK, ended, start
 from torture.kills import SMALL, VIT
 from torture.place import Place
 
 # Each makes one input and tries it.
 GENERATORS: dict[str, Callable[[random.Random, Place], None]] = {
-    "damage": checkpoints.damaged,
-    "typed": typed.typed,
+    "damage": inputs.damaged,
+    "typed": inputs.typed,
 }
 # The runs that inputs begin with: made once, copied for each.
 TEMPLATES = {"finished": [], "interrupted": ["train.max_minutes=1e-9"]}

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,10 +27,6 @@ class Place:
         os.chdir(self.here)
         self.findings: list[tuple[str, str]] = []
 
-    def copy(self, template: str) -> Path:
-        """A run's folder, as it was left."""
-        return Path(shutil.copytree(self.templates / template, self.here / "run"))
-
     def run(self, command: str, *arguments: str, writes: Sequence[str] = ()) -> None:
         """To its end; only what is named in `writes`, below `here`, may be other than before."""
         surroundings = {
@@ -43,14 +38,8 @@ class Place:
         outcome = ended(start(command, arguments, log, surroundings), log)
         after = self.snapshot(writes)
         about = f"{' '.join(arguments)[:500]}\n{outcome.out[-1500:]}{outcome.err[-3000:]}"
-        symptoms = [symptom_of(outcome)]
-        for verb, paths in (
-            ("created", after.keys() - before.keys()),
-            ("removed", before.keys() - after.keys()),
-            ("changed", {each for each, _ in before.items() - after.items() if each in after}),
-        ):
-            symptoms += [f"{verb} {min(paths)}"] if paths else []
-        for each in filter(None, symptoms):
+        changed = [f"changed {path}" for path, _ in sorted(before.items() ^ after.items())]
+        for each in filter(None, [symptom_of(outcome), *changed[:1]]):
             kind = re.sub(r"\d{2,}", "N", each)[:200]  # without what differs from input to input
             self.findings.append((f"{command}: {kind}", about))
 
