@@ -192,7 +192,7 @@ def refused(run: Run, words: str, command: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", TRAIN)
-def test_refused(run: Run, arguments: str) -> None:
+def test_vit_train_refuses_impossible_settings(run: Run, arguments: str) -> None:
     refused(run, TRAIN[arguments], "vit-train", "hydra.run.dir=run", *arguments.split())
     assert not Path("run").exists()
 
@@ -365,14 +365,14 @@ def place(run: Run, small_run: SmallRun) -> None:
 
 @pytest.mark.parametrize("typed", TYPED, ids=lambda typed: typed[:60])
 @pytest.mark.usefixtures("place")
-def test_every_command_refuses_in_a_few_lines(run: Run, typed: str) -> None:
+def test_every_command_refuses_impossible_settings(run: Run, typed: str) -> None:
     refused(run, TYPED[typed], *shlex.split(typed))
     for pattern in ("opened", "outputs", "positions.png", "*/eval-*"):
         assert not list(Path().glob(pattern))
 
 
 @pytest.mark.usefixtures("place")
-def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
+def test_own_presets_extend_the_built_in_ones(run: Run) -> None:
     own = ["vit-train", "--config-dir", "some"]
     run.says("train_images: 50", *own, "data=few", "--cfg", "job")
     run.says("seed: 3", "vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
@@ -387,7 +387,7 @@ def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
     run.says("device: cuda", *own, "--config-name", "config", "--cfg", "job")
 
 
-def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run: SmallRun) -> None:
+def test_a_checkpoint_outside_a_run_is_not_resumed(run: Run, small_run: SmallRun) -> None:
     """The folder above is not a run's, and what is in it is somebody else's."""
     small_run("interrupted")
     Path("mine/models").mkdir(parents=True)
@@ -399,7 +399,7 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
     assert left == ["copy.safetensors", "metrics.csv", "models"]
 
 
-def test_a_results_file_holds_the_command_as_it_was_typed(run: Run, small_run: SmallRun) -> None:
+def test_a_results_file_contains_the_command(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "my runs/one")
     run.succeeds("vit-eval", "ckpt=my runs/one")
     assert "my runs/one" in read_json(Path("my runs/one/eval-test/results.json"))["command"]
@@ -436,7 +436,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         ("name=", "shapes-tiny"),
     ],
 )
-def test_a_run_is_named_by_what_was_chosen(
+def test_a_run_is_named_after_its_choices(
     run: Run, folders: list[Path], arguments: str, name: str
 ) -> None:
     Path("checkpoints").mkdir()  # of another program
@@ -534,7 +534,7 @@ def test_each_number_has_bounds() -> None:
         ({}, [LARGEST, -LARGEST], LARGEST + 1, f"must be between {-LARGEST} and {LARGEST}, or"),
     ],
 )
-def test_a_value_is_allowed_or_refused_by_its_name(
+def test_a_value_outside_its_bounds_is_refused(
     bounds: dict[str, Any], right: list[Any], wrong: object, words: str
 ) -> None:
     namespace: dict[str, Any] = {"__annotations__": {"value": int | None}, "group": "some"}
@@ -566,7 +566,7 @@ class Outer(Settings):
     last: list[int] = setting(list, "The last.")
 
 
-def test_the_text_of_a_setting_is_above_it() -> None:
+def test_help_texts_stand_above_their_settings() -> None:
     values = {"inner": {"text": "a: # b"}, "last": [1, 2]}
     config = OmegaConf.merge(OmegaConf.structured(Outer), values)
     assert isinstance(config, DictConfig)

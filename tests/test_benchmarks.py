@@ -32,7 +32,7 @@ def test_a_contender_is_a_package_and_words() -> None:
 
 
 @pytest.mark.parametrize("text", ["vit_train", "vit_train:scratch", "torchvision:allocator"])
-def test_what_is_timed_trains_and_infers(text: str) -> None:
+def test_a_contender_trains_and_infers(text: str) -> None:
     config = turn.composed([*SMALL, "train.batch_size=8", "device=cpu"])
     with ExitStack() as exit:
         subject = build(Contender.parse(text), config, exit)
@@ -72,7 +72,7 @@ def test_ratios_are_taken_within_a_round_and_against_the_same_precision() -> Non
 
 
 @pytest.mark.slow
-def test_as_it_is_typed(tmp_path: Path) -> None:
+def test_the_benchmark_runs_from_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "vit_train", "torchvision:bf16"]
     command += ["--rounds", "1", "--seconds", "0.1", "--batch-sizes", "8", "--out", str(tmp_path)]
     ended = subprocess.run(

@@ -57,7 +57,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     assert [event.step for event in events.Scalars("loss/train")] == [2, 4, 5, 7, 9, 10]
 
 
-def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
+def test_results_say_how_the_best_epoch_was_selected(run: Run) -> None:
     run.succeeds("vit-train", *FEW, "data.val=none", "hydra.run.dir=none")
     summary = read_json(Path("none/summary.json"))
     assert set(summary["test"]) == {"final"} and summary["selected_on"] is None
@@ -86,7 +86,7 @@ for command in sys.argv[1:]:
 """
 
 
-def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
+def test_help_and_a_typo_need_no_torch() -> None:
     commands = [name for name, script in vars(start).items() if isinstance(script, partial)]
     program = [sys.executable, "-c", ANSWERS, "train", *(set(commands) - {"train"})]
     done = subprocess.run(program, capture_output=True, text=True)
@@ -95,7 +95,9 @@ def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
     assert "status: vit-train: there is no setting model.detph" in done.stdout
 
 
-def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lists_all_settings_without_searching_groups(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hydra takes 40 ms for each of its groups: it copies all of its configs."""
     monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", lambda *_: pytest.fail("looked up"))
     Path("some/model").mkdir(parents=True)
@@ -128,7 +130,7 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
         (torch.zeros(3), ["no label"]),
     ],
 )
-def test_a_label_says_what_it_is_made_of(target: torch.Tensor, lines: list[str]) -> None:
+def test_a_mixed_label_names_its_shares(target: torch.Tensor, lines: list[str]) -> None:
     assert label_lines(target, ("cat", "dog", "aquarium_fishes")) == lines
 
 
@@ -183,7 +185,7 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     assert not [*Path("a").glob("eval-*"), *Path("b").glob("eval-*")]
 
 
-def test_an_advantage_on_the_compared_images_is_said(run: Run, small_run: SmallRun) -> None:
+def test_a_comparison_reports_selection_on_its_images(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "a"), small_run("averaged", "b")
     compared = ["ckpt=[a,b/checkpoints/last.safetensors]", "split=val"]
     run.says("The epoch was chosen on these images", "vit-eval", *compared)

@@ -103,7 +103,7 @@ def test_two_processes_train_and_resume_one_run(
 
 
 @pytest.mark.slow
-def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
+def test_a_process_ends_if_another_one_fails(
     pairs: tuple[Path, list[str], str],
 ) -> None:
     _, (*_, refused, endless, silent), errors = pairs

@@ -269,7 +269,7 @@ def printed(notebook: Any) -> list[str]:
     return ["".join(output.get("text", "") for output in cell.outputs) for cell in code]
 
 
-def test_the_notebook_has_the_results_of_a_whole_run_and_nothing_of_a_machine() -> None:
+def test_the_notebook_is_complete_and_names_no_paths() -> None:
     code = [cell for cell in nbformat.read(PAGE, 4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     shown = [output for cell in code for output in cell.outputs]
@@ -282,7 +282,7 @@ def test_the_notebook_has_the_results_of_a_whole_run_and_nothing_of_a_machine() 
 
 @pytest.mark.tour
 @pytest.mark.filterwarnings("default")
-def test_a_reader_gets_the_same_answers() -> None:
+def test_the_notebook_is_reproducible() -> None:
     """What the model in the box says is the same on every machine; what is trained may differ."""
     notebook, texts = nbformat.read(PAGE, 4), []
     place = {"metadata": {"path": str(PAGE.parent)}}

@@ -40,7 +40,7 @@ def comment_of(file: Path) -> str:
 
 
 @each_file
-def test_it_is_valid_and_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
+def test_a_recipe_states_its_command_cost_and_result(file: Path) -> None:
     recipe(file.stem)
     comment = comment_of(file)
     assert f"vit-train experiment={file.stem}" in comment
@@ -70,7 +70,7 @@ def measured(pattern: str) -> str:
 
 
 @each_file
-def test_what_it_expects_was_measured(file: Path) -> None:
+def test_a_recipe_states_measured_results(file: Path) -> None:
     """Every figure is that of the committed summaries, and the text says of which."""
     comment = comment_of(file)
     patterns = re.findall(r"(docs/results/[^\s;)]+)\)", comment)

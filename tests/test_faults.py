@@ -43,7 +43,7 @@ def failing_open(limit: Limit) -> Callable[[Path, str], AbstractContextManager[M
     return opened
 
 
-def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
+def test_a_full_disk_leaves_an_intact_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for calls in range(100):
@@ -67,9 +67,7 @@ def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
     assert Checkpoint.load(path).step == 3
 
 
-def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_resumes_after_a_disk_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     words = os.strerror(errno.EIO)
     failing = failing_after(2, OSError(errno.EIO, words))(save_archive)
     with monkeypatch.context() as patch:
@@ -84,7 +82,7 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
 
 
 @pytest.mark.parametrize("on_error", ["stop", "continue"])
-def test_a_failure_before_the_first_checkpoint_names_the_file_and_the_way_to_go_on(
+def test_a_failure_before_the_first_checkpoint_names_the_file(
     run: Run, monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
     """Writing itself names no file."""
@@ -143,7 +141,7 @@ def every_epoch_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "SHARE", math.inf)
 
 
-def test_a_report_on_a_full_disk_is_complete_after_resuming_or_once_there_is_space(
+def test_reports_are_complete_after_a_full_disk(
     run: Run, monkeypatch: pytest.MonkeyPatch, every_epoch_is_saved: None
 ) -> None:
     train = ["vit-train", *SMALL, *PATIENT]
@@ -166,7 +164,7 @@ def test_a_report_on_a_full_disk_is_complete_after_resuming_or_once_there_is_spa
 
 
 @pytest.mark.parametrize(("moved", "on_error"), [(True, "continue"), (False, "stop")])
-def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_again(
+def test_a_deleted_or_moved_folder_ends_the_run(
     run: Run,
     small_run: SmallRun,
     monkeypatch: pytest.MonkeyPatch,
@@ -265,7 +263,7 @@ def test_out_of_memory_in_evaluation_suggests_a_smaller_batch(
     run.fails(words, "vit-train", *SMALL, "train.eval_batch_size=40")
 
 
-def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
+def test_a_sweep_continues_after_a_failed_job(run: Run) -> None:
     few = [*SMALL, "data.train_images=60", "train.epochs=1"]
     sweep = ["-m", "model.patch_size=4,5,8", "hydra.sweep.dir='my sweep'"]
     outcome = run.fails("must divide the image size 32", "vit-train", *few, *sweep)
@@ -294,9 +292,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], capture_output=True)
 
 
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
-    run: Run, small_run: SmallRun, disk: Path
-) -> None:
+def test_a_run_resumes_after_a_full_disk(run: Run, small_run: SmallRun, disk: Path) -> None:
     outcome = run.fails("No space left on device", "vit-train", *SMALL, "hydra.run.dir=disk/run")
     command = outcome.err.strip().rpartition("is intact; resume with: vit-train ")[2]
     assert mount("-o", "remount,size=9m", str(disk))
@@ -304,9 +300,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
     assert_same_run(small_run("finished", "whole"), Path("disk/run"))
 
 
-def test_a_run_on_a_disk_that_cannot_be_written_does_not_begin_or_resume(
-    run: Run, disk: Path
-) -> None:
+def test_a_read_only_disk_is_reported(run: Run, disk: Path) -> None:
     assert mount("-o", "remount,size=9m", str(disk))
     run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run")
     assert mount("-o", "remount,ro", str(disk))

@@ -137,7 +137,7 @@ def undisturbed(
         ("saved at the last step of epochs", 4),
     ],
 )
-def test_a_killed_run_goes_on_to_the_same_end(
+def test_a_killed_run_resumes_bitwise(
     run: Run,
     undisturbed: Callable[[str], Path],
     config: str,
@@ -221,7 +221,7 @@ def test_a_run_keeps_its_precision_on_another_machine(
     run.says("fp32", "vit-eval", "ckpt=run")  # where bf16 would be emulated
 
 
-def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallRun) -> None:
+def test_a_run_does_not_resume_on_other_images(run: Run, small_run: SmallRun) -> None:
     path = small_run("interrupted") / "checkpoints/last.safetensors"
     Path("run/config.yaml").unlink()  # the checkpoint has all of it, too
     kept, before = path.read_bytes(), contents(Path("run"), but=REWRITTEN)
@@ -280,9 +280,7 @@ def test_a_run_ends_without_its_best_weights_if_they_are_damaged(
         run.says("the best weights are lost", "vit-train", start, "train.max_minutes=null")
 
 
-def test_a_damaged_curve_is_not_continued_and_a_lost_one_is_said(
-    run: Run, small_run: SmallRun
-) -> None:
+def test_a_run_does_not_continue_a_damaged_metrics_file(run: Run, small_run: SmallRun) -> None:
     curve = as_if_running(small_run("finished")) / "metrics.csv"
     text = curve.read_text(encoding="utf-8")
     # A letter; a column more in the first rows, so that the length noted cuts through the last.
@@ -306,14 +304,14 @@ def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["lr=0.1,(a b)", "a\\b\\\\'c\\"])
-def test_a_folder_of_any_name_goes_on(run: Run, small_run: SmallRun, name: str) -> None:
+def test_a_folder_of_any_name_can_be_resumed(run: Run, small_run: SmallRun, name: str) -> None:
     small_run("interrupted", name)
     outcome = run.succeeds("vit-train", f"resume={name}")
     assert shlex.split(outcome.out.rpartition("Resume with: ")[2])[1] == f"resume={name}"
     run.succeeds("vit-eval", f"ckpt={name}")
 
 
-def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
+def test_a_run_that_cannot_be_resumed_is_refused(run: Run, small_run: SmallRun) -> None:
     Path("empty").mkdir()
     small_run("finished", "runs/a"), small_run("interrupted", "runs/b")
     for words, *arguments in (
@@ -331,7 +329,7 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     assert not list(Path("empty").iterdir()) and not Path("outputs").exists()
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
+def test_a_damaged_checkpoint_names_the_newest_intact_one(
     run: Run, undisturbed: Callable[[str], Path]
 ) -> None:
     whole = undisturbed("plain")
@@ -347,7 +345,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
     assert_same_run(whole, Path("run"))
 
 
-def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -> None:
+def test_a_run_resumes_from_its_newest_checkpoint(run: Run, small_run: SmallRun) -> None:
     last = small_run("interrupted") / "checkpoints/last.safetensors"
     last.rename(last.with_name("last-10.safetensors"))
     run.succeeds("vit-train", "resume='run/checkpoints'", "train.max_minutes=null")
@@ -355,7 +353,7 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
 
 @posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
-def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
+def test_a_run_stopped_by_a_signal_resumes_bitwise(
     run: Run,
     undisturbed: Callable[[str], Path],
     number: signal.Signals,
@@ -384,7 +382,7 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     assert_same_run(whole, Path("run"))
 
 
-def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
+def test_a_run_writes_its_status_last(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status "finished" is written last, when all else is on the disk."""
@@ -408,7 +406,7 @@ def summary(folder: str) -> dict[str, Any]:
     return read_json(Path(folder, "summary.json"))
 
 
-def test_a_finished_run_is_extended_and_stays_as_it_was(
+def test_extending_a_run_leaves_it_unchanged(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = small_run("averaged", "runs/first")
@@ -454,7 +452,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
 
 
 @pytest.mark.parametrize("config", ["plain", "noisy"])
-def test_an_unchanged_fork_ends_as_the_run_itself(run: Run, config: str) -> None:
+def test_an_unchanged_fork_ends_like_its_run(run: Run, config: str) -> None:
     """Though it begins in the middle of an epoch; a changed one shares the curve up to there."""
     run.succeeds("vit-train", *arguments(config), "checkpoint.keep=9", "hydra.run.dir=whole")
     whole = Path("whole")
@@ -487,7 +485,7 @@ def test_an_unchanged_fork_ends_as_the_run_itself(run: Run, config: str) -> None
     assert contents(whole) == before
 
 
-def test_saved_settings_train_the_same_run_again_or_another(run: Run, small_run: SmallRun) -> None:
+def test_a_run_is_repeated_from_its_settings(run: Run, small_run: SmallRun) -> None:
     first = small_run("finished")
     run.succeeds("vit-train", "config=run/config.yaml", "hydra.run.dir=same")
     assert_same_run(first, Path("same"))
@@ -507,7 +505,7 @@ def test_a_choice_that_the_run_already_has_changes_nothing_else(run: Run) -> Non
     assert (optim["lr"], optim["momentum"]) == (0.01, 0.5)
 
 
-def test_every_so_many_epochs_a_checkpoint_is_kept(run: Run) -> None:
+def test_keep_every_keeps_checkpoints_of_epochs(run: Run) -> None:
     settings = ["train.epochs=4", "checkpoint.keep_every=2", "hydra.run.dir=whole"]
     run.succeeds("vit-train", *SMALL, *settings)
     kept = sorted(Path("whole/checkpoints").glob("epoch-*"))
@@ -527,7 +525,7 @@ def test_every_so_many_epochs_a_checkpoint_is_kept(run: Run) -> None:
         ("resume=whole", (), None),
     ],
 )
-def test_lost_best_weights_are_those_of_the_epochs_own_file_or_chosen_anew(
+def test_lost_best_weights_are_replaced_if_possible(
     run: Run, start: str, kept: tuple[int, ...], best: int | None
 ) -> None:
     """The first epoch is the best, because the weights stay as they are."""
@@ -547,7 +545,7 @@ def test_lost_best_weights_are_those_of_the_epochs_own_file_or_chosen_anew(
     assert said["epochs"] == (best + 2 if forks and best else 2)  # with patience
 
 
-def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: SmallRun) -> None:
+def test_a_run_that_cannot_be_extended_or_forked_is_refused(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted", "my runs/half done")
     last = small_run("finished") / "checkpoints/last.safetensors"
     Path("no run").mkdir()
@@ -573,7 +571,7 @@ def test_what_cannot_be_extended_or_forked_is_refused(run: Run, small_run: Small
     assert not Path("new").exists()
 
 
-def test_what_may_change_when_a_run_is_extended() -> None:
+def test_which_settings_a_continued_run_may_change() -> None:
     always = "train.micro_batch train.max_minutes train.log_every data.root device checkpoint.keep"
     may = "optim.lr optim.weight_decay train.patience augment augment.policy task.label_smoothing"
     always += " compile deterministic precision"
@@ -605,7 +603,7 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
     assert_same_run(Path("whole"), Path("killed"))
 
 
-def test_a_recipe_is_all_that_repetitions_share() -> None:
+def test_repetitions_share_a_recipe() -> None:
     """Settings that a version does not know yet are at their defaults."""
     config = asdict(with_defaults(TrainConfig()))
     one, earlier = recipe(config, []), Extended("run", 30, 300, 300, 1.0, "", recipe="")
@@ -617,9 +615,7 @@ def test_a_recipe_is_all_that_repetitions_share() -> None:
     assert len({one, *extended}) == 3
 
 
-def test_settings_of_earlier_versions_are_read_unless_they_changed_something(
-    run: Run, small_run: SmallRun
-) -> None:
+def test_retired_settings_are_read_at_their_built_in_value(run: Run, small_run: SmallRun) -> None:
     last = small_run("interrupted") / LAST
     config = Path("run/config.yaml")
     stored, text = Checkpoint.load(last).config, config.read_text(encoding="utf-8")

@@ -187,7 +187,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
     [("optim", SgdConfig()), ("data", StripesConfig()), ("optim", Renamed())],
     ids=["optimizer", "source", "name of another"],
 )
-def test_what_could_not_be_read_back_is_not_trained(
+def test_unregistered_parts_are_refused(
     group: str, part: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A config from Python needs its parts registered, under a name of their own."""
@@ -252,9 +252,7 @@ class FocalConfig(LabelsConfig):
 
 
 @pytest.mark.usefixtures("own")
-def test_an_own_model_that_draws_what_threads_share_is_refused(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_own_model_must_not_share_a_generator(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """With several threads, PyTorch's generator would be drawn from in whatever order they take."""
     monkeypatch.setattr(workers, "CORES", 2)
     shared = ["vit-train", *STRIPES, *LOOP, "model=mlp", "model.noise=shared"]
@@ -440,7 +438,9 @@ def vit_count(config: CountConfig) -> None:
     print(config.times * len(load_dataset(config.data).train))
 
 
-def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_has_types_help_and_short_messages(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has typed settings and groups, a help, and short messages for what is wrong."""
     monkeypatch.setitem(MAINS, "vit-count", vit_count)
     assert run("vit-count", "data.train_images=70", "data.test_images=9", "times=2").out == "140\n"

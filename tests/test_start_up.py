@@ -98,7 +98,7 @@ for script in sys.argv[1:]:
 
 
 @posix
-def test_ctrl_c_while_a_command_is_imported_ends_it_in_one_line() -> None:
+def test_ctrl_c_during_imports_gives_one_line() -> None:
     """The scripts are those of the project's file; those installed may be of another version."""
     project = Path(__file__).parents[1] / "pyproject.toml"
     scripts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["scripts"]
@@ -109,7 +109,7 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_in_one_line() -> None:
 
 
 @posix
-def test_a_reader_that_has_read_enough_ends_the_command_in_silence() -> None:
+def test_a_closed_pipe_ends_a_command_silently() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "vit_train.commands.train", "--help"]
@@ -118,14 +118,14 @@ def test_a_reader_that_has_read_enough_ends_the_command_in_silence() -> None:
     assert done.returncode == 1 and not done.stderr
 
 
-def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
+def test_a_command_restores_the_signal_handler(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT)
     run.succeeds("vit-train", "--cfg", "job")
     run.fails("model.depth", "vit-train", "model.depth=x")
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> None:
+def test_data_larger_than_memory_is_refused() -> None:
     require_memory(memory_bytes(), "this", "that")
     with pytest.raises(ValueError, match=r"x would take 1,000,000 GB of memory, .* GB: do y"):
         require_memory(1e15, "x", "do y")
@@ -150,7 +150,7 @@ def test_out_of_memory_in_set_up_is_a_short_message(
     assert not list(Path("outputs").glob("*/*"))
 
 
-def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
+def test_a_resume_locks_the_folder_first(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that was there a moment ago has ended meanwhile: it is not begun again."""

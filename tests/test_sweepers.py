@@ -36,7 +36,7 @@ def own_experiment(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "text", ["0.10", "695e051", "1_000", "012", "+5", "-0", ".5", "inf", "NaN", "true", "no"]
 )
-def test_a_text_stays_as_written_on_the_command_line_and_in_yaml(run: Run, text: str) -> None:
+def test_text_stays_as_written(run: Run, text: str) -> None:
     own = own_experiment(f"name: {text}\ndata: {{root: {text}}}\n")
     for arguments in ([f"name={text}", f"data.root={text}"], own):
         shown = yaml.safe_load(run.succeeds("vit-train", *arguments, "--cfg", "job").out)
@@ -45,7 +45,7 @@ def test_a_text_stays_as_written_on_the_command_line_and_in_yaml(run: Run, text:
     assert shown["name"] is None and shown["notes"] == "NULL"
 
 
-def test_each_text_of_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_in_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def note(composed: DictConfig, settings: Any) -> Outcome:
@@ -86,7 +86,7 @@ FEW = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16", "mod
 SEARCH = ["experiment=tune", *FEW, "train.epochs=1"]
 
 
-def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) -> None:
+def test_tensorboard_shows_the_settings_of_a_sweep(run: Run) -> None:
     own = own_experiment(
         "hydra:\n  mode: MULTIRUN\n  sweep:\n    dir: depths\n"
         "    subdir: ${model.depth}\n  sweeper:\n    params:\n      model.depth: 1,2\n",
@@ -105,7 +105,7 @@ def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) 
     ],
     ids=["in a file", "on the command line"],
 )
-def test_a_job_of_a_sweep_has_the_command_that_repeats_it_alone(
+def test_a_job_of_a_sweep_is_repeated_by_its_command(
     run: Run, sweep: str, given: list[str]
 ) -> None:
     own = [*own_experiment(f"hydra: {sweep}\ntrain: {{epochs: 1}}\n"), "seed=3", *FEW[:3]]
@@ -120,7 +120,7 @@ def test_a_job_of_a_sweep_has_the_command_that_repeats_it_alone(
 JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]
 
 
-def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
+def test_a_repeated_sweep_finishes_its_jobs(run: Run) -> None:
     outcome = run.says("0 of 2 jobs finished", "vit-train", *JOBS, "train.max_minutes=1e-9")
     assert "vit-results" not in outcome.out
     first, second = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
@@ -145,7 +145,7 @@ def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
     assert outcome.out.endswith("\nnext    vit-results jobs\n        tensorboard --logdir jobs\n")
 
 
-def test_jobs_that_differ_in_rounding_alone_are_runs_of_their_own(run: Run) -> None:
+def test_jobs_that_differ_only_in_rounding_are_separate_runs(run: Run) -> None:
     """Also beside a run that cannot be read, which concerns no other job."""
     Path("rounding/damaged").mkdir(parents=True)
     Path("rounding/damaged/config.yaml").write_text("{", encoding="utf-8")
@@ -161,7 +161,7 @@ def test_jobs_that_differ_in_rounding_alone_are_runs_of_their_own(run: Run) -> N
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_repeated_search_repeats_no_finished_trial_and_a_stored_one_grows(run: Run) -> None:
+def test_a_repeated_search_skips_finished_trials(run: Run) -> None:
     whole = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3", "hydra.sweep.dir=whole")
     assert run("vit-train", *SEARCH, "hydra.sweeper.n_trials=2").status == 0
     again = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3")
@@ -192,13 +192,11 @@ def test_a_repeated_search_repeats_no_finished_trial_and_a_stored_one_grows(run:
         ("Could not parse SQLAlchemy URL", "experiment=tune hydra.sweeper.storage=nowhere"),
     ],
 )
-def test_a_plugin_slurm_or_a_database_that_is_not_there_is_said(
-    run: Run, words: str, arguments: str
-) -> None:
+def test_a_missing_plugin_gives_a_short_message(run: Run, words: str, arguments: str) -> None:
     assert run.fails(words, "vit-train", *arguments.split()).err.count("\n") <= 2
 
 
-def test_seeds_are_added_until_two_settings_are_told_apart(
+def test_seeds_are_added_until_two_settings_differ(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = [*FEW, "task=reconstruct", "task.decoder_depth=1", "train.epochs=1", "seed=auto"]

@@ -127,7 +127,7 @@ def test_the_defaults_work(trained: Callable[..., Path], run: Run) -> None:
 @pytest.mark.parametrize(
     "how", [EAGER, NO_GRAPH, param([*EAGER, "precision=fp16"], marks=gpu_alone)]
 )
-def test_a_deterministic_run_goes_on_to_the_last_bit(
+def test_a_deterministic_run_resumes_bitwise(
     trained: Callable[..., Path], run: Run, how: list[str]
 ) -> None:
     settings = [ON_GPU, "deterministic=true", "augment=strong", "model.dropout=0.1", *how]

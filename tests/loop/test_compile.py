@@ -37,7 +37,7 @@ def build() -> VisionTransformer:
     return model
 
 
-def test_without_a_compiler_the_model_works_uncompiled_and_the_user_is_told(
+def test_without_a_compiler_the_model_stays_eager(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*args: object, **more: object) -> None:
@@ -111,7 +111,7 @@ def test_a_compiled_batch_has_the_same_images(monkeypatch: pytest.MonkeyPatch, p
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_without_a_compiler_a_batch_is_made_op_by_op(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_compiler_batches_stay_eager(caplog: pytest.LogCaptureFixture) -> None:
     def broken(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         raise RuntimeError("Cannot find a working triton installation")
 
@@ -120,7 +120,7 @@ def test_without_a_compiler_a_batch_is_made_op_by_op(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.slow
-def test_no_step_waits_or_moves_anything_and_what_does_is_noticed() -> None:
+def test_no_step_waits_for_the_gpu() -> None:
     program = [sys.executable, str(Path(__file__).with_name("fake_gpu.py"))]
     no_gpu = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(program, capture_output=True, text=True, env=no_gpu, check=False)

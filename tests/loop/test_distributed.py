@@ -104,7 +104,7 @@ def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("words", ["Connection reset by peer", "NCCL error: remote process exited"])
-def test_whatever_an_exchange_fails_with_another_process_is_gone(
+def test_a_failed_exchange_reports_a_lost_process(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*what: object, **more: object) -> None:
@@ -125,7 +125,7 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
             exchange()
 
 
-def test_more_processes_than_gpus_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_RANK", "2")

@@ -66,7 +66,7 @@ for happens, *what in (*asking, (hung_up,), (ignored,), (together,)):
 
 
 @posix
-def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_forces_it() -> None:
     """Whichever they are, and if both arrive at the same moment, too; but SIGHUP only asks."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM]  # of forking
     done = subprocess.run(command, capture_output=True, text=True)
@@ -90,7 +90,7 @@ def test_time_is_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bool(stops) == up, now
 
 
-def test_afterwards_signals_do_what_they_did_before() -> None:
+def test_signal_handlers_are_restored() -> None:
     numbers = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
     before = [signal.getsignal(number) for number in numbers]
     with stop_on_signals(SimpleNamespace()) as stop:

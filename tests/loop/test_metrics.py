@@ -51,7 +51,7 @@ def test_students_quantile(freedom: float, quantile: float) -> None:
     assert student_quantile(freedom) == pytest.approx(quantile, rel=2e-4)
 
 
-def test_the_interval_of_a_mean_holds_what_it_says() -> None:
+def test_the_interval_of_a_mean_covers_95_percent() -> None:
     """Of three seeds with a spread, on images which all of them see: in 95 % of all repetitions."""
     rng = np.random.default_rng(0)
     truth, spread, count, repetitions = 0.6, 0.01, 1000, 1500

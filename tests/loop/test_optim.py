@@ -151,7 +151,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor(lr: float | torch.Tensor) -> 
     assert not isinstance(lr, torch.Tensor) or group["lr"] is lr
 
 
-def test_an_optimizer_that_does_not_decide_on_the_device_waits_for_the_decision() -> None:
+def test_an_unfused_optimizer_skips_a_step() -> None:
     model = nn.Linear(2, 2)
     optimizers = Optimizers([Sgd(model.parameters(), lr=0.1, fused=False)], model.parameters(), {})
     before = model.weight.detach().clone()
@@ -282,7 +282,7 @@ def optimized() -> tuple[VisionTransformer, Optimizers]:
     return model, Optimizers(make_muon(model, MuonConfig()), model.parameters(), {})
 
 
-def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
+def test_muon_has_the_matrices_of_blocks_and_adamw_the_rest() -> None:
     model = VisionTransformer(NARROW)
     matrix_wise, adamw = make_muon(model, MuonConfig(weight_decay=0.3, momentum=0.7))
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -300,7 +300,7 @@ def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     Optimizers([matrix_wise, adamw], model.parameters(), {})  # each weight belongs to one of them
 
 
-def test_a_step_that_is_not_finite_changes_nothing() -> None:
+def test_a_skipped_step_of_muon_changes_nothing() -> None:
     model, optimizers = optimized()
     optimizers.step(torch.tensor(True))
     before = copy.deepcopy((model.state_dict(), optimizers.moments()[0]))
@@ -319,7 +319,7 @@ def test_frozen_blocks_leave_adamw_alone() -> None:
     assert trained == {p for p in model.parameters() if p.requires_grad}
 
 
-def test_a_step_in_several_threads_is_the_same_step_and_one_in_bf16_a_rounded_one() -> None:
+def test_muon_steps_alike_in_threads_and_rounded_in_bf16() -> None:
     def after_a_step(workers: Workers, precision: str = "fp32") -> Tensor:
         model, optimizers = optimized()
         optimizers.use(workers, Precision(precision, FP32.device))
@@ -333,7 +333,7 @@ def test_a_step_in_several_threads_is_the_same_step_and_one_in_bf16_a_rounded_on
     assert 1e-6 < rounded < 1e-4
 
 
-def test_moments_that_are_not_there_are_refused() -> None:
+def test_missing_moments_are_refused() -> None:
     weight = nn.Parameter(torch.ones(4, 4))
     optimizers = Optimizers([Muon({weight: 1}, 0.1, 0.9, 0.0)], [weight], {})
     optimizers.restore([[{"momentum_buffer": torch.ones(4, 4)}]])

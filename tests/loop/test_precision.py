@@ -79,7 +79,7 @@ def test_products_are_measured_of_any_size(
     assert torch.equal(torch.get_rng_state(), draws)
 
 
-def test_fp32_is_fp32_in_products_and_convolutions_and_tf32_is_asked_for() -> None:
+def test_only_tf32_allows_tf32() -> None:
     try:
         for name in ("tf32", "fp32"):
             assert pick_precision(name, CUDA, WIDE).name == name

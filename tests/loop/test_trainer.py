@@ -126,7 +126,7 @@ def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> N
     assert speeds == pytest.approx({4: 32 / 3, 6: 48 / 6, 10: 32 / 4, 12: 48 / 6})
 
 
-def test_each_epoch_is_told_to_the_parts_of_the_model() -> None:
+def test_the_models_parts_learn_the_epoch() -> None:
     model, told = make_model(), []
     model.set_epoch = told.append
     train(data(), model=model)
@@ -146,7 +146,7 @@ class Dropped(nn.Module):
         return self.linear(x * self.masks[-1])
 
 
-def test_every_step_and_every_image_has_dropout_of_its_own_from_the_seed() -> None:
+def test_dropout_differs_by_step_and_image() -> None:
     def masks(seed: int) -> Tensor:
         model = Dropped()
         fit(trainer_of(data(), model=model, seed=seed))
@@ -203,7 +203,7 @@ def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -
     assert val.loss == pytest.approx(averaged) and abs(val.loss - raw) > 1e-6
 
 
-def test_an_extension_goes_on_from_the_rate_of_the_last_step() -> None:
+def test_an_extension_starts_at_the_last_learning_rate() -> None:
     config = AdamWConfig(lr=0.02, min_lr=0.01)
     second, resumed = (trainer_of(data(), optim=config) for _ in range(2))
     resuming.extend(second, resuming.state_of(train(data(), optim=config)))
@@ -218,7 +218,7 @@ def test_an_average_cannot_continue_from_a_state_without_one() -> None:
         resuming.restore(trainer, resuming.state_of(train(data())))
 
 
-def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
+def test_a_resumed_run_continues_its_curves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step takes two seconds, and the pause between the two processes does not count."""
@@ -253,7 +253,7 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     assert epochs == [log for log, _ in whole.epochs]
 
 
-def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
+def test_a_skipped_step_changes_neither_curves_nor_weights() -> None:
     recorder, every_step = Recorder(), Recorder()
     trainer = train(data([2]), recorder, optim=STILL, on_nonfinite="skip", log_every=6)
     losses = [
@@ -267,7 +267,7 @@ def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> 
     assert math.isnan(every_step.logs[2].values["loss"])
 
 
-def test_a_saved_state_counts_the_steps_left_out_so_far() -> None:
+def test_a_saved_state_counts_skipped_steps() -> None:
     saved: list[int] = []
     recorder = Recorder(lambda trainer: saved.append(resuming.state_of(trainer).skipped))
     train(data([1, 2, 4]), recorder, on_nonfinite="skip", epochs=1, log_every=6)
@@ -290,7 +290,7 @@ class Cornered(nn.Module):
     [((0, 1), make_model, "step 1 "), ((), Cornered, "step 1 "),
      (range(2, 6), make_model, r"step 3 \(batch 3 of epoch 1\)")],
 )  # fmt: skip
-def test_the_first_step_that_is_not_finite_ends_the_run_before_its_epoch_is_reported(
+def test_the_first_nan_step_ends_the_run(
     broken: Collection[int], make: Callable[[], nn.Module], place: str
 ) -> None:
     recorder = Recorder()
@@ -299,7 +299,7 @@ def test_the_first_step_that_is_not_finite_ends_the_run_before_its_epoch_is_repo
     assert not recorder.epochs
 
 
-def test_a_step_that_is_left_out_leaves_batch_norms_statistics_as_they_are() -> None:
+def test_a_skipped_step_keeps_batch_norm_statistics() -> None:
     model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
     trainer = train(data([2]), model=model, on_nonfinite="skip", ema_decay=0.9)
     assert trainer.nonfinite.skipped == 2
@@ -309,9 +309,7 @@ def test_a_step_that_is_left_out_leaves_batch_norms_statistics_as_they_are() -> 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_a_gradient_that_overflows_is_left_out_until_no_smaller_scale_can_help(
-    clip_norm: float | None, bad: float
-) -> None:
+def test_an_overflow_in_fp16_lowers_the_loss_scale(clip_norm: float | None, bad: float) -> None:
     trainer = trainer_of(data(), optim=AdamWConfig(clip_norm=clip_norm))
     trainer.scaler = torch.amp.GradScaler("cpu")  # as with fp16
     compute, before = trainer.forward_backward, trainer.model.weight.detach().clone()
@@ -335,7 +333,7 @@ def test_a_gradient_that_overflows_is_left_out_until_no_smaller_scale_can_help(
 
 
 @pytest.mark.parametrize("before, after", [(False, True), (True, False), (True, True)])
-def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
+def test_a_run_resumes_with_or_without_fp16(before: bool, after: bool) -> None:
     """Each with its own scaler; that of fp16 keeps the scale that it has found."""
     first, second = (trainer_of(data()) for _ in range(2))
     first.scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=before)
@@ -357,7 +355,7 @@ class Tied(Evaluation):
     "by, losses, best",
     [("loss", [3, 1, 2, 2], 2), ("loss", [math.nan, 2], 2), ("count", [1, 0.6, 0.7, 0.6], 2)],
 )
-def test_the_best_epoch_has_the_highest_score_and_of_equals_the_lowest_loss(
+def test_the_best_epoch_has_the_best_score_then_loss(
     by: str, losses: list[float], best: int
 ) -> None:
     found = None
@@ -375,7 +373,7 @@ def test_patience_that_ends_with_the_last_epoch_stops_nothing_early(
     assert trainer.epoch == 2 and trainer.stopped_early == early
 
 
-def test_a_gpu_is_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_waits_for_a_gpu_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is NaN meanwhile is noted nevertheless."""
     recorder, clock = Recorder(lambda trainer: clock.append(clock[-1] + 0.3)), [0.0]
     ticks = itertools.count()
@@ -387,7 +385,7 @@ def test_a_gpu_is_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> N
     assert trainer.nonfinite.skipped == 2
 
 
-def test_several_gpus_ask_each_other_now_and_then() -> None:
+def test_processes_agree_to_stop_every_few_steps() -> None:
     asked: list[int] = []
 
     class Asking(Processes):

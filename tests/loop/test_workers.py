@@ -78,7 +78,7 @@ def test_gradients_do_not_depend_on_the_number_of_threads(
     assert all(map(torch.equal, results[1], results[2]))
 
 
-def test_models_that_can_are_trained_in_micro_batches_and_threads(
+def test_which_models_train_in_micro_batches_and_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CORES", 8)
