@@ -34,6 +34,7 @@ from vit_train.config.run import (
     GROUPS,
     IMPORT,
     Config,
+    TrainConfig,
     register_schemas,
     to_config,
 )
@@ -170,15 +171,16 @@ def read_command(
     kind: type,
     groups: Collection[str],
     path: str,
-    any_flag: bool = False,
 ) -> argparse.Namespace:
     """Parse the command line and return the flags; for --version and --help, print and exit.
 
     The flags include the settings, as `overrides`. `about` is the first part of the help; `kind` is
-    the dataclass of the settings; `groups` and `path` are as in `checked`. Raise ValueError for
-    invalid settings or flags. Of Hydra's flags, only those in FLAGS are valid, unless `any_flag` is
-    true.
+    the dataclass of the settings; `groups` and `path` are as in `checked`. The user's own modules
+    are imported first. Raise ValueError for invalid settings or flags. Of Hydra's flags, all are
+    valid for vit-train, and those in FLAGS for other commands.
     """
+    import_own_parts()
+    register_schemas()
     if "--version" in sys.argv:
         print(version_line())
         sys.exit()
@@ -191,7 +193,7 @@ def read_command(
             "--experimental-rerun could run arbitrary code: use the command in summary.json"
         )
     for flag, value in vars(flags).items():
-        if value and flag not in FLAGS and not any_flag:
+        if value and flag not in FLAGS and kind is not TrainConfig:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
     texts = [key for key, type_ in all_settings(kind).items() if type_ in TEXT]
@@ -262,8 +264,6 @@ def console_command(
 
         def main() -> None:
             with short_errors(name.replace("_", "-"), settings), shown_on_terminal():
-                import_own_parts()
-                register_schemas()
                 flags = read_command(name, str(getdoc(work)), settings, groups, path)
                 config = composed(name, flags)
                 if flags.cfg:

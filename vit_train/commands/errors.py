@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -143,17 +143,19 @@ def no_such_setting(asked: str, kind: type) -> str:
 def similar(name: str, known: Iterable[str]) -> list[str]:
     """Return the settings, of any group, whose name is `name`.
 
-    If there are none or too many, return those that contain `name` as whole words, or whose words
-    `name` contains, or else those that are spelled alike.
+    If there are none or too many, return those whose name contains `name` as whole words, or ends
+    `name`, or else those whose name is spelled alike.
     """
     names = {key: key.rpartition(".")[2] for key in sorted(known)}
-    alike = difflib.get_close_matches(name, names.values(), n=1, cutoff=0.75)
-    rules: tuple[Callable[[str], bool], ...] = (
-        lambda other: other in (name, f"{name}s"),
-        lambda other: f"_{name}_" in f"_{other}_" or f"_{other}_" in f"_{name}_",
-        lambda other: other in alike,
-    )
-    found = ([key for key, other in names.items() if fits(other)] for fits in rules)
+    same = [key for key, other in names.items() if other in (name, f"{name}s")]
+    related = [
+        key
+        for key, other in names.items()
+        if f"_{name}_" in f"_{other}_" or name.endswith(f"_{other}")
+    ]
+    nearest = difflib.get_close_matches(name, names.values(), n=1, cutoff=0.75)
+    alike = [key for key, other in names.items() if other in nearest]
+    found = (same, related, alike)
     return next((keys for keys in found if 1 <= len(keys) <= MOST_SUGGESTED), [])
 
 

@@ -33,7 +33,6 @@ from vit_train.config.run import (
     IMPORT,
     TrainConfig,
     keys_of,
-    register_schemas,
     to_config,
 )
 from vit_train.trained.folder import (
@@ -310,9 +309,7 @@ register("job_folder", job_folder, replace=True)
 def main() -> None:
     sweep = Sweep()
     with short_errors("vit-train"):
-        import_own_parts()
-        register_schemas()
-        flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume", any_flag=True)
+        flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume")
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")
         if not IS_MAIN:  # only the main process writes files
