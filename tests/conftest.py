@@ -25,6 +25,7 @@ from PIL import Image
 
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
+from vit_train.config import run as run_config
 from vit_train.config.model import MODEL_CONFIGS
 from vit_train.config.training import OPTIM_CONFIGS
 from vit_train.figures.measures import NUMBERS
@@ -149,6 +150,9 @@ def registries() -> Iterator[None]:
         for table in (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, MODEL_CONFIGS, NUMBERS):
             unchanged.enter_context(patch.dict(table))
         yield
+    for group in run_config.CHOSEN_BY_NAME:  # which the next command registers again
+        ConfigStore.instance().repo.pop(group, None)
+    run_config.store.cache_clear()
     CALLBACKS.clear()
     sys.modules.pop("my_parts", None)
 
@@ -192,7 +196,7 @@ SAVE = Figure.savefig
 
 
 def save_blank(figure: Figure, file: BinaryIO, format: str) -> None:
-    SAVE(Figure((1, 1)), file, format=format)
+    SAVE(Figure(figure.get_size_inches(), figure.dpi), file, format=format)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import Run, csv_rows
 from PIL import Image
 
@@ -32,6 +33,7 @@ def draw_squares(count: int = 160) -> None:
     Path("squares.csv").write_text("\n".join(lines), encoding="utf-8")
 
 
+@pytest.mark.usefixtures("every_figure_is_drawn")
 def test_tags_are_learned_evaluated_and_predicted(run: Run) -> None:
     draw_squares()
     run.succeeds(*TRAIN)

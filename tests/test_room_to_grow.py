@@ -35,7 +35,7 @@ from vit_train.trained.checkpoint import Checkpoint
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
+def own(registries: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Register a part of every kind."""
     for table, name, part in (
         (NUMBERS, "overconfidence", overconfidence),
@@ -58,7 +58,7 @@ STRIPES = [
 LOOP = ["train.epochs=2", "train.batch_size=32", "train.micro_batch=8"]
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("own", "every_figure_is_drawn")
 def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from PIL import Image
 
@@ -32,6 +33,7 @@ def test_flipped_labels_are_ranked_as_in_the_paper() -> None:
     assert (suggested[flipped] == true[flipped]).all()
 
 
+@pytest.mark.usefixtures("every_figure_is_drawn")
 def test_wrong_labels_among_photos_are_found_by_cross_validation(
     run: Run, small_run: SmallRun
 ) -> None:
