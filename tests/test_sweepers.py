@@ -205,6 +205,12 @@ def test_seeds_are_added_until_two_settings_differ(
     outcome = run.succeeds("vit-train", "-m", *sweep, *words)
     assert "embed_dim=16 minus embed_dim=8, 2 seeds: " in outcome.out
     assert outcome.out.count("not significant") == 2 and "4 of 4 jobs finished" in outcome.out
+    runs = [read_json(path) for path in Path("seeds").glob("*/summary.json")]
+    losses = {16: 0.0, 8: 0.0}
+    for each in runs:
+        losses[each["config"]["model"]["embed_dim"]] += each["best_val"]["loss"] / 2
+    (size,) = re.findall(r"2 seeds: (\S+) in validation loss", outcome.out)
+    assert float(size) == pytest.approx(losses[16] - losses[8], abs=1e-4)
     monkeypatch.setattr(differences, "FIRST_LOOK", 2)
     monkeypatch.setattr(differences, "LEVEL", 1 - 1e-9)
     monkeypatch.setattr(differences, "LAST_LOOK", 10)

@@ -13,16 +13,16 @@ LONGEST_MESSAGE, MOST_LINES = 3000, 40
 
 
 class Place:
-    """`here` is where the commands are typed, `outside` what none of them may touch.
+    """`here` is where the commands are typed.
 
     Whatever a command does that it must not is kept in `findings`: the symptom, then all about it.
     """
 
     def __init__(self, top: Path, templates: Path) -> None:
         self.top, self.templates = top, templates
-        self.here, self.outside, self.logs = top / "here", top / "outside", top / "logs"
+        self.here, self.logs = top / "here", top / "logs"
         self.home, self.temporary = top / "home", top / "tmp"
-        for folder in (self.here, self.outside, self.logs, self.home, self.temporary):
+        for folder in (self.here, self.logs, self.home, self.temporary):
             folder.mkdir(parents=True)
         os.chdir(self.here)
         self.findings: list[tuple[str, str]] = []
@@ -47,7 +47,7 @@ class Place:
         """All there is, by path, apart from what may change."""
         left_out = [self.here / each for each in without]
         found = {}
-        for part in (self.outside, self.here, self.home, self.temporary):
+        for part in (self.here, self.home, self.temporary):
             for folder, folders, files in os.walk(part):
                 folders[:] = [each for each in folders if Path(folder, each) not in left_out]
                 for path in (Path(folder, name) for name in [*folders, *files]):
