@@ -81,20 +81,15 @@ def work(rank: int, count: int, port: int, folder: str) -> None:
     leave_processes()
 
 
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
-
-
 def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     alone = result(ALONE)
     torch.set_num_threads(threads)
     # Forked from a server that has imported this file once: all but as fresh as spawned ones.
     multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])  # which optimizers import
-    arguments = (3, free_port(), str(tmp_path))
-    mp.start_processes(work, arguments, nprocs=3, start_method="forkserver")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    mp.start_processes(work, (3, port, str(tmp_path)), nprocs=3, start_method="forkserver")
     for rank in range(3):
         other = torch.load(tmp_path / f"{rank}.pt")
         assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200

@@ -1,6 +1,7 @@
 """Steps of the optimizers, Muon's too: decay, schedules, averages, and learning rates by layer."""
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -8,7 +9,13 @@ import pytest
 import torch
 from small_trainers import FP32
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, MultiStepLR
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+)
 
 from vit_train.config.model import ViTConfig
 from vit_train.config.training import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
@@ -45,37 +52,40 @@ def test_decay_is_on_matrices_only() -> None:
     assert {group["weight_decay"] for group in adamw.param_groups} == {0.3}
 
 
-def test_a_rate_that_changes_with_every_epoch_is_that_of_pytorchs_scheduler() -> None:
-    optimizer = torch.optim.AdamW(nn.Linear(1, 1).parameters(), lr=0.3)
-    scheduler = CosineAnnealingLR(optimizer, T_max=6, eta_min=0.1)
-    config = AdamWConfig(lr=0.3, min_lr=0.1, warmup_epochs=0, lr_every="epoch")
-    for epoch in range(6):
-        for step in range(5 * epoch, 5 * epoch + 5):
-            assert learning_rate(step, config, 5, 6) == pytest.approx(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-    warm = AdamWConfig(lr=0.3, warmup_epochs=3, lr_every="epoch")
-    rates = [learning_rate(step, warm, 5, 6, Start(9, 45, lr=0.0)) for step in range(44, 65, 5)]
-    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
-
-
 SCHEDULERS = {
-    "cosine": partial(CosineAnnealingLR, T_max=40),
-    "linear": partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=40),
+    "cosine": partial(CosineAnnealingLR, T_max=40, eta_min=0.1),
+    "linear": partial(LinearLR, start_factor=1.0, end_factor=1 / 3, total_iters=40),
     "constant": partial(ConstantLR, factor=1.0),
     "step": partial(MultiStepLR, milestones=[20, 30]),
 }
+EVERY_EPOCH = partial(CosineAnnealingLR, T_max=8, eta_min=0.1)
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_schedule_is_that_of_pytorch(name: str) -> None:
+@pytest.mark.parametrize(
+    "name, every, make",
+    [
+        *((name, "step", make) for name, make in SCHEDULERS.items()),
+        ("cosine", "epoch", EVERY_EPOCH),
+    ],
+)
+def test_a_schedule_is_that_of_pytorch(
+    name: str, every: str, make: Callable[..., LRScheduler]
+) -> None:
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.3)
-    scheduler = SCHEDULERS[name](optimizer)
-    config = SgdConfig(lr=0.3, warmup_epochs=0, schedule=name)
+    scheduler = make(optimizer)
+    minimum = 0 if name == "step" else 0.1
+    config = SgdConfig(lr=0.3, min_lr=minimum, warmup_epochs=0, schedule=name, lr_every=every)
     for step in range(40):
         assert learning_rate(step, config, 5, 8) == pytest.approx(scheduler.get_last_lr()[0])
         optimizer.step()
-        scheduler.step()
+        if every == "step" or step % 5 == 4:
+            scheduler.step()
+
+
+def test_a_rate_that_changes_with_every_epoch_warms_up_by_epochs() -> None:
+    warm = AdamWConfig(lr=0.3, warmup_epochs=3, lr_every="epoch")
+    rates = [learning_rate(step, warm, 5, 6, Start(9, 45, lr=0.0)) for step in range(44, 65, 5)]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
 
 
 def test_wsd_is_constant_and_decays_in_the_last_fifth() -> None:
