@@ -176,7 +176,7 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     found = (pair["only_first"], pair["only_second"], pair["images"])
     assert found == (only_first, only_second, 20)
     named = "A (ema_decay=null)", "B (ema_decay=0.9)"
-    assert f"Only {named[0]} is right on {only_first} images" in outcome.out
+    assert f"Only {named[0]} is right on {only_first} image" in outcome.out
     differing = [row["image"] for row in csv_rows("mine/differences.csv")]
     assert differing == [x["image"] for x, y in pairs if x["predicted"] != y["predicted"]]
     page = Path("mine/report.html").read_text(encoding="utf-8")
