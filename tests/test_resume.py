@@ -297,12 +297,6 @@ def as_if_running(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
-    small_run("interrupted")
-    with FileLock("run/.lock"):
-        run.fails("another process is writing into run", "vit-train", "resume=run")
-
-
 @pytest.mark.parametrize("name", ["lr=0.1,(a b)", "a\\b\\\\'c\\"])
 def test_a_folder_of_any_name_can_be_resumed(run: Run, small_run: SmallRun, name: str) -> None:
     small_run("interrupted", name)

@@ -31,7 +31,7 @@ from vit_train.loop.optimizers import (
 )
 from vit_train.loop.precision import Precision
 from vit_train.loop.schedule import learning_rate
-from vit_train.loop.state import Start, WeightAverage
+from vit_train.loop.state import Start
 from vit_train.loop.workers import Workers
 from vit_train.model.autoencoder import MaskedAutoencoder
 from vit_train.model.vit import VisionTransformer
@@ -131,20 +131,6 @@ def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
     rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
     assert rates[:10] == pytest.approx([0.3 + 0.07 * (i + 1) for i in range(10)])
     assert rates[10:] == [learning_rate(step, config, 5, 10) for step in range(10, 51)]
-
-
-def test_the_average_has_the_models_own_batch_statistics() -> None:
-    """They are averages already."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    average = WeightAverage(model, decay=0.9)
-    for step in range(1, 4):
-        model(torch.randn(8, 3) + 5)
-        average.update(torch.tensor(average.rate(step)))
-    buffers = dict(model.named_buffers())
-    assert buffers["1.num_batches_tracked"] == 3 and buffers["1.running_mean"].abs().max() > 0.1
-    for name, buffer in average.model.named_buffers():
-        assert torch.equal(buffer, buffers[name]), name
 
 
 class Sgd(torch.optim.SGD, Optimizer):

@@ -104,28 +104,6 @@ def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
     torch.testing.assert_close(trained, model.state_dict(), rtol=1e-9, atol=1e-12)
 
 
-def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step takes a second here, and what is done between two epochs a hundred."""
-    now = 0.0
-
-    class Slow(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            nonlocal now
-            now += 1
-
-        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-            nonlocal now
-            now += 100
-            super().on_epoch(trainer, log, val)
-
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-    recorder = Slow()
-    train(data(), recorder)
-    logs = [*recorder.logs, *(log for log, _ in recorder.epochs)]
-    speeds = {log.step: log.images_per_s for log in logs}
-    assert speeds == pytest.approx({4: 32 / 3, 6: 48 / 6, 10: 32 / 4, 12: 48 / 6})
-
-
 def test_the_models_parts_learn_the_epoch() -> None:
     model, told = make_model(), []
     model.set_epoch = told.append
@@ -221,9 +199,15 @@ def test_an_average_cannot_continue_from_a_state_without_one() -> None:
 def test_a_resumed_run_continues_its_curves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A step takes two seconds, and the pause between the two processes does not count."""
+    """A step takes two seconds; what is done between epochs or processes does not count."""
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    class Reporter(Recorder):
+        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+            nonlocal now
+            now += 100
+            super().on_epoch(trainer, log, val)
 
     def slow(trainer: Trainer) -> None:
         nonlocal now
@@ -234,13 +218,13 @@ def test_a_resumed_run_continues_its_curves(
         if trainer.step == 9:
             trainer.stop()
 
-    whole, before, after = Recorder(slow), Recorder(slow_until_9), Recorder(slow)
+    whole, before, after = Reporter(slow), Reporter(slow_until_9), Reporter(slow)
     train(turning(), whole, log_every=5)
     state = resuming.state_of(train(turning(), before, log_every=5))
     now += 1000
     trainer = trainer_of(turning(), after, log_every=5)
     resuming.restore(trainer, state)
-    assert trainer.seconds == state.seconds == 18
+    assert trainer.seconds == state.seconds == 18 + 100
     now += 500  # the reports are opened
     fit(trainer, validated=True)
     logs = [log for recorder in (before, after) for log in recorder.logs]
@@ -248,6 +232,7 @@ def test_a_resumed_run_continues_its_curves(
     assert [log.images_per_s for log in whole.logs] == pytest.approx(
         [40 / 8, 8 / 2, 40 / 10, 8 / 2]
     )
+    assert [log.images_per_s for log, _ in whole.epochs] == [48 / 12] * 2
     assert logs == whole.logs
     epochs = [log for recorder in (before, after) for log, _ in recorder.epochs]
     assert epochs == [log for log, _ in whole.epochs]
@@ -305,6 +290,7 @@ def test_a_skipped_step_keeps_batch_norm_statistics() -> None:
     assert trainer.nonfinite.skipped == 2
     for each in (model[0], trainer.ema.model[0]):
         assert each.running_mean.isfinite().all() and each.num_batches_tracked == 10
+    assert torch.equal(model[0].running_mean, trainer.ema.model[0].running_mean)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
