@@ -129,8 +129,11 @@ def describe_setting(error: BaseException | None, kind: type) -> str:
 def no_such_setting(asked: str, kind: type) -> str:
     """Return the message for a setting that does not exist; suggest settings with similar names."""
     group, _, name = asked.rpartition(".")
-    choices = CHOSEN_BY_NAME.get(group, {}).items()
-    having = [choice for choice, settings in choices if name in all_settings(settings)]
+    having = [
+        choice
+        for choice, settings in CHOSEN_BY_NAME.get(group, {}).items()
+        if name in all_settings(settings)
+    ]
     known = all_settings(kind)
     near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else similar(name, known)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
@@ -155,8 +158,7 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
     ]
     nearest = difflib.get_close_matches(name, names.values(), n=1, cutoff=0.75)
     alike = [key for key, other in names.items() if other in nearest]
-    found = (same, related, alike)
-    return next((keys for keys in found if 1 <= len(keys) <= MOST_SUGGESTED), [])
+    return next((keys for keys in (same, related, alike) if 1 <= len(keys) <= MOST_SUGGESTED), [])
 
 
 def all_settings(kind: type, prefix: str = "") -> dict[str, Any]:

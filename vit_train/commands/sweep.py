@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
@@ -30,7 +30,17 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
     from vit_train.evaluate.table import common_measure
 
     rest = [each for each in flags.overrides if each != AUTO]
-    require_two_combinations(rest)
+    combinations = math.prod(
+        len(list(each.sweep_string_iterator()))
+        for each in OverridesParser.create().parse_overrides(rest)
+        if each.is_sweep_override()
+    )
+    keys = {each.partition("=")[0] for each in rest}
+    if "hydra/launcher" in keys:
+        raise ValueError(f"{AUTO} trains one run after the other: leave out hydra/launcher=")
+    # An experiment may have values to sweep over.
+    if combinations != 2 and "experiment" not in keys:
+        raise ValueError(EXACTLY_TWO.format(combinations))
     rest.append("hydra.sweep.subdir=seed_${seed}_${hydra.job.num}")
     for seed in range(LAST_LOOK):
         flags.overrides = [*rest, f"seed={seed}"]
@@ -47,26 +57,12 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
                 f"{AUTO} compares results on the same validation images, but those of these "
                 "settings differ"
             )
-        both = printable(f"{groups[1].label()} minus {groups[0].label()}")
         size = f"{measure.scale * mean(found.values):+.{measure.digits}f}"
-        verdict = "significant" if found.is_significant else "not significant"
-        seeds = counted(len(found.values), "seed")
-        print(f"{both}, {seeds}: {size} in validation {measure.short}: {verdict}")
+        both = printable(f"{groups[1].label()} minus {groups[0].label()}")
+        text = f"{both}, {counted(len(found.values), 'seed')}: {size} in validation {measure.short}"
         if found.is_significant:
-            return
+            return print(f"{text}: significant")
+        print(f"{text}: not significant")
         if seed == 0:  # further seeds go to the same folder
             rest.append(f"hydra.sweep.dir={quoted(folder)}")
     print(f"no significant difference after {LAST_LOOK} seeds: the two may be equally good")
-
-
-def require_two_combinations(settings: Sequence[str]) -> None:
-    """Raise ValueError unless a sweep over these settings compares two combinations in turn."""
-    keys = {each.partition("=")[0] for each in settings}
-    if "hydra/launcher" in keys:
-        raise ValueError(f"{AUTO} trains one run after the other: leave out hydra/launcher=")
-    parsed = OverridesParser.create().parse_overrides(list(settings))
-    varied = (each for each in parsed if each.is_sweep_override())
-    combinations = math.prod(len(list(each.sweep_string_iterator())) for each in varied)
-    # An experiment may have values to sweep over.
-    if combinations != 2 and "experiment" not in keys:
-        raise ValueError(EXACTLY_TWO.format(combinations))
