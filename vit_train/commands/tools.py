@@ -170,8 +170,8 @@ Existing files with these names are replaced.""",
     )
     with short_errors("vit-results"):
         arguments = parser.parse_args()
-        from vit_train.evaluate.gather import gather
+        from vit_train.evaluate.gather import gather_results
 
-        text, out = gather(arguments.runs, arguments.out, arguments.baseline)
+        text, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
         print(text)
         print(printable(f"written to {out}/: results.md, results.csv, plots"), file=sys.stderr)

@@ -1,6 +1,6 @@
 """`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, combinations
 from pathlib import Path
@@ -22,15 +22,11 @@ from vit_train.evaluate.evaluate import (
     draw_curves,
     evaluate_loaded,
 )
-from vit_train.evaluate.summaries import (
-    distinguishing_keys,
-    settings_of,
-    short_name,
-    short_value,
-)
+from vit_train.evaluate.predict import pair_cells, pair_columns
+from vit_train.evaluate.summaries import Json, distinguishing_keys, label_of, settings_of
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.images import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
-from vit_train.loop.metrics import Floats, Paired, Predictions
+from vit_train.loop.metrics import Paired, Predictions
 from vit_train.loop.tagging import Tagging, percentiles
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Meta, Trained
@@ -54,47 +50,50 @@ def compare_checkpoints(config: EvalConfig) -> None:
         for letter, trained in zip(ascii_uppercase, with_shared_seen(models), strict=False)
     ]
     require_same_images(runs)
-    settings, labels = different_settings(runs)
+    settings, labels = different_settings(metas)
     marks = labels if settings else [display_name(meta.path) for meta in metas]
     names = [f"{letter} ({mark})" for letter, mark in zip(ascii_uppercase, marks, strict=False)]
-    named = dict(zip(names, runs, strict=True))
-    page = write_pairs(folder, named) | {"settings": settings}
-    if all(run.run.get("curve") for run in runs):
-        page["curves"] = save(draw_curves(named), folder / "curves.png")
-    write_text(folder / "report.html", render("evaluate", "comparison.html", **page))
-    more = ", differences.csv, pictures" if page["pictures"] else ""
-    logger.info(f"written to {folder}/: report.html, results.json{more}")
+    write_comparison(folder, dict(zip(names, runs, strict=True)), settings)
 
 
-def write_pairs(folder: Path, runs: dict[str, Evaluated]) -> dict[str, Any]:
-    """Write results.json and, for classes, the differences; return the content of report.html."""
+def write_comparison(
+    folder: Path, runs: Mapping[str, Evaluated], settings: Sequence[Sequence[str]]
+) -> None:
+    """Write results.json, report.html, the curves and, for classes, the differences."""
     first, *_ = runs.values()
-    images, classes = first.images, first.meta.classes
-    results = {name: run.result for name, run in runs.items()}
-    pictures: dict[str, bytes] = {}
-    if isinstance(first.result, Tagging):
-        pairs = compared_tags(results)
-        shares = [each.predictions.average_precisions for each in results.values()]
-    else:
-        found = {name: each.predictions for name, each in results.items()}
-        pairs = compared(found)
-        counts = np.array(first.result.per_class_count)
-        total = np.where(counts, counts, np.nan)
-        shares = [each.per_class_correct / total for each in results.values()]
-        pictures = write_differences(folder, found, images, classes)
-    verdicts = [in_words(pair) for pair in pairs]
+    pairs = compare({name: run.result for name, run in runs.items()})
+    verdicts = [verdict(pair) for pair in pairs]
     logger.info("\n".join(verdicts))
     models = [{"name": name, **run.content} for name, run in runs.items()]
     write_json(folder / "results.json", {"models": models, "pairs": pairs})
-    verdicts += [f"{each['name']}: {each['caveat']}" for each in models if each["caveat"]]
-    return {
-        "title": f"{models[0]['title']}, {models[0]['split']} images: a comparison",
-        "models": models,
-        "verdicts": verdicts,
-        "by_class": by_class(np.array(shares), classes),
-        "pictures": pictures,
-        "curves": None,
-    }
+    pictures: dict[str, bytes] = {}
+    table, share = "per_tag", "average_precision"
+    if not isinstance(first.result, Tagging):
+        table, share = "per_class", "recall"
+        predictions = {name: run.result.predictions for name, run in runs.items()}
+        pictures = write_differences(folder, predictions, first.images, first.meta.classes)
+    by_class = [
+        row for row in zip(*(each[table] for each in models), strict=True) if row[0]["support"]
+    ]
+    if len(models) == 2:
+        by_class.sort(key=lambda row: -abs(row[0][share] - row[1][share]))
+    has_curves = all(run.run.get("curve") for run in runs.values())
+    page = render(
+        "evaluate",
+        "comparison.html",
+        title=f"{models[0]['title']}, {models[0]['split']} images: a comparison",
+        models=models,
+        verdicts=verdicts
+        + [f"{each['name']}: {each['caveat']}" for each in models if each["caveat"]],
+        settings=settings,
+        by_class=by_class,
+        share=share,
+        pictures=pictures,
+        curves=save(draw_curves(runs), folder / "curves.png") if has_curves else None,
+    )
+    write_text(folder / "report.html", page)
+    more = ", differences.csv, pictures" if pictures else ""
+    logger.info(f"written to {folder}/: report.html, results.json{more}")
 
 
 def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:
@@ -114,73 +113,50 @@ def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:
     ]
 
 
-def by_class(shares: Floats, classes: Sequence[str]) -> list[list[str]]:
-    """Return a row for each class or tag: its name, and each model's share in percent.
+def compare(results: Mapping[str, Any]) -> list[Json]:
+    """Return the statistics of each pair of models, given each model's results by name."""
+    pairs: list[Json] = [
+        {"first": first, "second": second} | paired(one, other)
+        for (first, one), (second, other) in combinations(results.items(), 2)
+    ]
+    tested = [pair for pair in pairs if "mcnemar_p" in pair]
+    adjusted_ps = adjusted([pair["mcnemar_p"] for pair in tested])
+    for pair, p in zip(tested, adjusted_ps, strict=True):
+        pair["mcnemar_p_adjusted"] = p
+    return pairs
 
-    `shares` (models,K) holds accuracies or average precisions, and NaN for a class without images,
-    which gets no row. For two models, each row also has the first model's share minus the second's.
-    The rows are then sorted by the absolute difference, largest first.
+
+def paired(one: Any, other: Any) -> Json:
+    """Return the difference between two models' results, with its 95 % interval.
+
+    For tags, it is the difference in mAP, with the interval of the differences in bootstrap samples
+    of the images.
     """
-    signs, numbers = [".2f"] * len(shares) + ["+.2f"], np.flatnonzero(~np.isnan(shares[0])).tolist()
-    if len(shares) == 2:
-        shares = np.vstack((shares, shares[0] - shares[1]))
-        numbers.sort(key=lambda number: -abs(shares[2, number]))
-    return [
-        [printable(classes[number]), *map(format, 100 * shares[:, number], signs)]
-        for number in numbers
-    ]
-
-
-def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
-    """Return the statistics of each pair of models, given each model's predictions by name."""
-    names = list(combinations(found, 2))
-    paired = [Paired.of(found[first], found[second]) for first, second in names]
-    p_values = adjusted([each.p_value for each in paired])
-    return [
-        {
-            "first": first,
-            "second": second,
-            **asdict(each),
-            "difference": each.difference,
-            "interval_95": list(each.interval),
-            "mcnemar_p": each.p_value,
-            "mcnemar_p_adjusted": p,
-        }
-        for (first, second), each, p in zip(names, paired, p_values, strict=True)
-    ]
-
-
-def compared_tags(found: dict[str, Tagging]) -> list[dict[str, Any]]:
-    """Return the difference in mAP of each pair of models, given each model's results by name.
-
-    Its 95 % interval is that of the differences in bootstrap samples of the images (paired).
-    """
-    return [
-        {
-            "first": first,
-            "second": second,
-            "images": one.count,
-            "difference": one.map - other.map,
-            "interval_95": list(
-                percentiles(one.predictions.sampled_maps - other.predictions.sampled_maps)
-            ),
-        }
-        for (first, one), (second, other) in combinations(found.items(), 2)
-    ]
+    if isinstance(one, Tagging):
+        sampled = one.predictions.sampled_maps - other.predictions.sampled_maps
+        interval = list(percentiles(sampled))
+        return {"images": one.count, "difference": one.map - other.map, "interval_95": interval}
+    found = Paired.of(one.predictions, other.predictions)
+    return {
+        **asdict(found),
+        "difference": found.difference,
+        "interval_95": list(found.interval),
+        "mcnemar_p": found.p_value,
+    }
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
     """Return the p-values, adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
     steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
-    return list(map(float, np.maximum.accumulate(steps.clip(max=1))[np.argsort(order)]))
+    return list(np.maximum.accumulate(steps.clip(max=1))[np.argsort(order)].tolist())
 
 
 # For a difference that is not significant, and for one that is.
 VERDICTS = "The difference may be due to chance.", "The difference is significant."
 
 
-def in_words(pair: dict[str, Any]) -> str:
+def verdict(pair: Json) -> str:
     """Describe in words how two models differ, and whether the difference is significant."""
     low, high = (100 * end for end in pair["interval_95"])
     points = f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}"
@@ -189,14 +165,13 @@ def in_words(pair: dict[str, Any]) -> str:
             f"The mAP of {pair['first']} minus that of {pair['second']} is {points}, by bootstrap "
             f"over {counted(pair['images'], 'image')}). {VERDICTS[low > 0 or high < 0]}"
         )
-    p, p_adjusted = pair["mcnemar_p"], pair["mcnemar_p_adjusted"]
-    chance = in_figures(p)
-    if p_adjusted != p:
-        chance += f", {in_figures(p_adjusted)} adjusted for all pairs"
+    p = pair["mcnemar_p"]
+    p_adjusted = pair["mcnemar_p_adjusted"]
+    more = "" if p_adjusted == p else f", {in_figures(p_adjusted)} adjusted for all pairs"
     return (
         f"Only {pair['first']} is right on {counted(pair['only_first'], 'image')}, only "
         f"{pair['second']} on {pair['only_second']:,}: a difference of {points}; "
-        f"McNemar's exact test: {chance}). {VERDICTS[p_adjusted < 0.05]}"
+        f"McNemar's exact test: {in_figures(p)}{more}). {VERDICTS[p_adjusted < 0.05]}"
     )
 
 
@@ -205,17 +180,15 @@ def in_figures(p: float) -> str:
 
 
 def write_differences(
-    folder: Path, found: dict[str, Predictions], images: ImageSet, classes: Sequence[str]
+    folder: Path, found: Mapping[str, Predictions], images: ImageSet, classes: Sequence[str]
 ) -> dict[str, bytes]:
     """Write differences.csv, and a picture of each pair of models; return the pictures."""
+    rows = differing_rows(found, images.all_names.tolist(), classes)
+    write_text(folder / "differences.csv", csv_text(rows))
     pictures = {}
     for one, two in combinations(found, 2):
-        pair = {one: found[one], two: found[two]}
-        figure = draw_differences(pair, images.images, classes)
+        figure = draw_differences({one: found[one], two: found[two]}, images.images, classes)
         pictures[f"{one} and {two}"] = save(figure, folder / f"{one[0]}-{two[0]}.png")
-    letters, names = [name[0] for name in found], images.all_names.tolist()
-    table = differences(list(found.values()), letters, names, classes)
-    write_text(folder / "differences.csv", csv_text(table))
     return pictures
 
 
@@ -230,7 +203,7 @@ def draw_differences(
     """
 
     def labeled(index: int) -> Labeled:
-        lines = (
+        lines = [
             class_line(
                 name[0],
                 classes[each.predicted[index]],
@@ -238,34 +211,32 @@ def draw_differences(
                 RIGHT if each.correct[index] else WRONG,
             )
             for name, each in found.items()
-        )
-        return images[index], list(lines)
+        ]
+        return images[index], lines
 
-    both = zip(found.items(), reversed(found.values()), strict=True)
-    return draw_sheet(
-        {
-            f"Only {printable(name)} is right": [
-                labeled(index) for index in highest(other.losses, own.correct & ~other.correct)
-            ]
-            for (name, own), other in both
-        }
-    )
+    sections = {}
+    for (name, own), other in zip(found.items(), reversed(found.values()), strict=True):
+        shown = highest(other.losses, own.correct & ~other.correct)
+        sections[f"Only {printable(name)} is right"] = list(map(labeled, shown))
+    return draw_sheet(sections)
 
 
-def differences(
-    found: Sequence[Predictions],
-    letters: Sequence[str],
-    names: Sequence[object],
-    classes: Sequence[str],
+def differing_rows(
+    found: Mapping[str, Predictions], names: Sequence[object], classes: Sequence[str]
 ) -> Iterator[list[str]]:
-    """Yield the rows of differences.csv: a header, then each image with different predictions."""
-    named = [printable(name) for name in classes]
-    columns = ((f"predicted_{letter}", f"probability_{letter}") for letter in letters)
-    yield ["image", "true", *chain(*columns)]
-    predicted = np.stack([predictions.predicted for predictions in found])  # (models, N)
+    """Yield the rows of differences.csv: a header, then each image with different predictions.
+
+    The columns of a model have the first letter of its name.
+    """
+    first, *_ = found.values()
+    predicted = np.stack([each.predicted for each in found.values()])  # (models, N)
+    yield ["image", "true", *pair_columns(name[0] for name in found)]
     for index in np.flatnonzero((predicted != predicted[0]).any(axis=0)).tolist():
-        cells = ((named[each.predicted[index]], f"{each.confidence[index]:.6f}") for each in found)
-        yield [printable(str(names[index])), named[found[0].labels[index]], *chain(*cells)]
+        pairs = (
+            (classes[each.predicted[index]], each.confidence[index]) for each in found.values()
+        )
+        true = printable(classes[first.labels[index]])
+        yield [printable(str(names[index])), true, *pair_cells(pairs)]
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
@@ -284,16 +255,20 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
     Images of different sizes count as the same if their names, their labels and the settings data=
     and data.root= are the same.
     """
-    first, *others = runs
+    first = runs[0]
     one = first.images
-    for run in others:
+    for run in runs[1:]:
         other = run.images
-        keys = ("data",) if one.images.shape == other.images.shape else ("data", "root")
+        alike = (
+            torch.equal(one.images[:], other.images[:])
+            if one.images.shape == other.images.shape
+            else first.content["root"] == run.content["root"]
+        )
         if not (
-            all(first.content[key] == run.content[key] for key in keys)
-            and one.all_names.tolist() == other.all_names.tolist()
+            alike
+            and first.content["data"] == run.content["data"]
+            and np.array_equal(one.all_names, other.all_names)
             and torch.equal(one.labels, other.labels)
-            and (len(keys) > 1 or torch.equal(one.images[:], other.images[:]))
         ):
             raise ValueError(
                 f"{first.meta.path} and {run.meta.path} were evaluated on different images: "
@@ -301,18 +276,16 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
             )
 
 
-def different_settings(runs: Sequence[Evaluated]) -> tuple[list[tuple[str, ...]], list[str]]:
+def different_settings(metas: Sequence[Meta]) -> tuple[list[list[str]], list[str]]:
     """Return the training settings in which the runs differ, and a short label for each run.
 
     Each setting has a row: its key and each run's value. A label has only as many settings as
     distinguish the runs.
     """
-    flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
-    keys = dict.fromkeys(chain(*flat))
-    rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    shown = distinguishing_keys(flat, [key for key, *_ in rows])
-    return rows, [
-        ", ".join(f"{short_name(key)}={short_value(each.get(key, ''))}" for key in shown)
-        for each in flat
+    flat = [settings_of({"config": asdict(meta.config)}) for meta in metas]
+    rows = [
+        [key, *(str(each.get(key, "")) for each in flat)] for key in dict.fromkeys(chain(*flat))
     ]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    shown = distinguishing_keys(flat, [row[0] for row in rows])
+    return rows, [label_of(each, shown) for each in flat]

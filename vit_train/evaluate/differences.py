@@ -6,16 +6,24 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
 
 from vit_train.config.run import FEW_STEPS, few_steps_note
-from vit_train.evaluate.summaries import Group, short_name, short_value
+from vit_train.evaluate.summaries import (
+    Group,
+    Json,
+    seed_and_fold,
+    short_name,
+    short_value,
+    value_at,
+)
 from vit_train.loop.metrics import student_quantile
 
 # A sequential test: after each seed from FIRST_LOOK to LAST_LOOK, a two-sided t-test at LEVEL. All
 # looks together have a false-positive rate of at most 5 %, as a simulation in the tests shows
 # (Pocock 1977: a level of 0.0120 for eight looks, if the variance is known).
-FIRST_LOOK, LAST_LOOK, LEVEL = 3, 10, 0.0115
+FIRST_LOOK = 3
+LAST_LOOK = 10
+LEVEL = 0.0115
 # The power of a test: the probability of detecting a difference that exists.
 POWER = 0.8
 # Arguments of `student_quantile`: for a two-sided test at 5 %, and for the value below which POWER
@@ -89,17 +97,16 @@ def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
     Return None if two runs to subtract were evaluated on different images.
     """
     split = "test" if path[0] == "test" else "val"
-    others = {baseline.place(run): run for run in baseline.runs}
-    if not all(on_same_images(run, others.get(group.place(run), run), split) for run in group.runs):
+    others = {seed_and_fold(run): run for run in baseline.runs}
+    pairs = [(run, others.get(seed_and_fold(run))) for run in group.runs]
+    if any(other and not on_same_images(run, other, split) for run, other in pairs):
         return None
-    ours, theirs = (
-        dict(zip(map(each.place, each.runs), each.values(*path), strict=True))
-        for each in (group, baseline)
+    return Difference(
+        [value_at(run, *path) - value_at(other, *path) for run, other in pairs if other]
     )
-    return Difference([ours[place] - theirs[place] for place in ours if place in theirs])
 
 
-def on_same_images(run: dict[str, Any], other: dict[str, Any], split: str) -> bool:
+def on_same_images(run: Json, other: Json, split: str) -> bool:
     """Return True if two runs were evaluated on the same images of the split "val" or "test".
 
     They must come from the same data set, with the same number of test images in each class and the
@@ -116,11 +123,8 @@ def on_same_images(run: dict[str, Any], other: dict[str, Any], split: str) -> bo
 
 def note_on_short_runs(groups: Sequence[Group]) -> str:
     """Return a note on differences between runs that include too short ones; else ""."""
-    notes = [
-        few_steps_note(run["config"], run.get("steps", FEW_STEPS))
-        for group in groups
-        for run in group.runs
-    ]
+    runs = [run for group in groups for run in group.runs]
+    notes = [few_steps_note(run["config"], run.get("steps", FEW_STEPS)) for run in runs]
     text = f"{len(list(filter(None, notes)))} of {len(notes)} runs are short: {max(notes)}."
     return f"\n\n{textwrap.fill(text, 80)}" if len(groups) > 1 and any(notes) else ""
 
@@ -128,7 +132,8 @@ def note_on_short_runs(groups: Sequence[Group]) -> str:
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
     """Return the group with the settings in `words`, such as "positions=none,depth=6".
 
-    Return the first group if `words` is None. Raise ValueError unless exactly one group matches.
+    A setting has its full key or its short name. Return the first group if `words` is None. Raise
+    ValueError unless exactly one group matches.
     """
     if words is None:
         return groups[0]
@@ -143,9 +148,7 @@ def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
 
 
 def spellings(group: Group) -> set[str]:
-    """Return a group's settings as KEY=VALUE, each with its full key and with its short name."""
-    names = {f"name={each}" for each in group.values("config", "name")}
-    settings = group.settings.items()
-    return names | {
-        f"{name}={short_value(value)}" for key, value in settings for name in (key, short_name(key))
-    }
+    settings = [(key, short_value(value)) for key, value in group.settings.items()]
+    named = [("name", each) for each in group.values("config", "name")]
+    short = [(short_name(key), value) for key, value in settings]
+    return {f"{key}={value}" for key, value in (*settings, *named, *short)}

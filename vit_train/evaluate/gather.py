@@ -4,25 +4,25 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from vit_train.base.reading import require_config
 from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_text
 from vit_train.evaluate.differences import find_baseline, note_on_short_runs, on_same_images
-from vit_train.evaluate.summaries import Group, group_runs, read_summaries, validated_on
+from vit_train.evaluate.summaries import Group, Json, group_runs, read_summaries, validated_on
 from vit_train.evaluate.table import (
     LOSS,
     common_measure,
     interval,
     run_rows,
+    setting_keys,
     short_table,
     table,
 )
-from vit_train.figures.charts import Figure, Row, curves, dots, save
+from vit_train.figures.charts import Figure, curves, dots, save
 
 
-def require_complete(run: dict[str, Any]) -> None:
+def require_complete(run: Json) -> None:
     """Raise ValueError, naming the file, if a summary lacks a number that tables or plots need."""
     try:
         require_config(run["config"], "its config")
@@ -45,7 +45,9 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
     return group_runs(runs)
 
 
-def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tuple[str, Path]:
+def gather_results(
+    paths: Sequence[Path], out: Path | None, baseline: str | None
+) -> tuple[str, Path]:
     """Write results.md, results.csv and the plots into a folder.
 
     Return a table for the terminal, and the folder. The folder is `out` or, if it is None, the
@@ -53,8 +55,8 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
     means the first group.
     """
     groups = read_groups(paths)
+    measure = common_measure(groups)
     if is_search(groups):  # the best first
-        measure = common_measure(groups)
         groups.sort(
             key=lambda group: mean(group.values("best_val", measure.name) or [0]),
             reverse=measure is not LOSS,
@@ -63,8 +65,10 @@ def gather(paths: Sequence[Path], out: Path | None, baseline: str | None) -> tup
     out = out or folder_beside(paths)
     out.mkdir(parents=True, exist_ok=True)
     note = note_on_short_runs(groups)
+    rows = run_rows(groups)
     write_text(out / "results.md", f"{table(groups, first)}{note}\n")
-    write_text(out / "results.csv", printable(csv_text(run_rows(groups)), "\r\n"))
+    csv = csv_text([rows[0], *(row.values() for row in rows)])
+    write_text(out / "results.csv", printable(csv, "\r\n"))
     (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
     for name, figure in plots(groups).items():
         save(figure, out / name)
@@ -84,22 +88,18 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     results.png shows the final results. curves.png shows the training curves, if every run has a
     metrics.csv.
     """
-    measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
-    rows = [
-        Row(
-            group.label(),
-            [measure.scale * value for value in measure.final(group)],
-            interval(group),
-            measure.text(measure.final(group)),
-        )
-        for group in groups
-    ]
+    measure = common_measure(groups)
+    rows = []
+    for group in groups:
+        final = measure.final(group)
+        points = [measure.scale * value for value in final]
+        rows.append((group.label(), points, interval(group), measure.text(final)))
     figures = {"results.png": dots(rows, measure.title)}
+    runs = [run for group in groups for run in group.runs]
     if all(run["curve"] for run in runs):
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
-        figures["curves.png"] = curves(
-            histories, tuple(dict.fromkeys(("loss", measure.name))), validated_on(runs)
-        )
+        measures = list(dict.fromkeys(("loss", measure.name)))
+        figures["curves.png"] = curves(histories, measures, validated_on(runs))
     return figures
 
 
@@ -108,7 +108,7 @@ def is_search(groups: Sequence[Group]) -> bool:
 
     Such settings were probably chosen by a search.
     """
-    keys = {key for group in groups for key in group.settings}
-    values = ({each.settings[key] for each in groups if key in each.settings} for key in keys)
-    floats = (each for each in values if all(isinstance(value, float) for value in each))
-    return sum(len(each) >= 5 for each in floats) > 1
+    values = (
+        {group.settings.get(key) for group in groups} - {None} for key in setting_keys(groups)
+    )
+    return sum(len(each) >= 5 and set(map(type, each)) == {float} for each in values) > 1

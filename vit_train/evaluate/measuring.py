@@ -1,9 +1,9 @@
 """Measure a model on plain, mirrored, corrupted and foreign images, and calibrate it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import compress, takewhile
+from itertools import takewhile
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 
 from vit_train.base.log import logger
-from vit_train.base.text import CLASS_NAME, counted, printable, shortened
+from vit_train.base.text import counted
 from vit_train.base.writing import write_json
 from vit_train.config.tools import TARGETS
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.evaluate.corruptions import CORRUPTIONS, SEVERITIES, corrupted
-from vit_train.figures.measures import calibration_error, class_reports, result_dict, result_line
+from vit_train.evaluate.summaries import Json
+from vit_train.figures.measures import (
+    by_name,
+    calibration_error,
+    class_reports,
+    class_table,
+    result_dict,
+    result_line,
+)
 from vit_train.loop.metrics import (
     ALPHA,
     Classification,
@@ -31,27 +39,83 @@ from vit_train.loop.metrics import (
 )
 from vit_train.loop.objective import evaluate
 from vit_train.loop.precision import Precision
-from vit_train.loop.tagging import TagPredictions, average_f1, f1
+from vit_train.loop.tagging import Tagging, TagPredictions, average_f1, f1
 from vit_train.loop.workers import make_workers
 from vit_train.trained.folder import calibration_file
 from vit_train.trained.load import saved_calibration
 from vit_train.trained.model import Meta, Prediction, Trained
 
-# A function that evaluates a classifier on a set of images, always in the same way.
-Measure = Callable[[ImageSet], Classification]
 
+def measure(
+    trained: Trained,
+    images: ImageSet,
+    precision: Precision | None = None,
+    batch_size: int | None = None,
+    mirrored: bool = False,
+) -> Any:
+    """Return a model's Evaluation on a set of images; for a classifier, a Classification.
 
-def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
-    """Return a model's Evaluation on a set of images; for a classifier, a Classification."""
+    `precision` and `batch_size` replace those of the run. `mirrored` mirrors each image left to
+    right.
+    """
     model, meta = trained
-    batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
+    precision = precision or trained.precision
+    batch_size = min(batch_size or meta.config.train.eval_batch_size, trained.at_once)
+    plain = EvalBatches(images, trained.normalize, batch_size, precision.device)
+    batches = meta.task.eval_loader(plain)
+    if mirrored:
+        batches = ((pixels.flip(3), targets) for pixels, targets in batches)
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
-        return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
+        return evaluate(model, meta.task, batches, precision, workers)
+
+
+def measures(result: Evaluation, validation: Any, split: str, meta: Meta) -> Json:
+    """Return all measures of a result, and print those of each class or tag.
+
+    `validation` are the predictions for validation images, on which the temperature and the
+    thresholds are chosen, or None.
+    """
+    content: Json = {"result": result_dict(result)}
+    if isinstance(result, Tagging):
+        thresholds = meta.tag_thresholds if validation is None else validation.best_thresholds
+        content |= tag_measures(result.predictions, meta.classes, thresholds)
+        logger.info(tag_table(content["per_tag"]))
+    elif isinstance(result, Classification):
+        logger.info(class_table(result, meta.classes))
+        content |= class_measures(result.predictions, meta.classes)
+        if validation is not None:
+            content |= calibrated_measures(result.predictions, validation, split)
+    return content
+
+
+def class_measures(predictions: Predictions, classes: Sequence[str]) -> Json:
+    by_class, averages = class_reports(predictions, classes)
+    return {"per_class": by_class, "averages": averages}
+
+
+def calibrated_measures(plain: Predictions, validation: Predictions, split: str) -> Json:
+    """Return measures of predictions that are calibrated on validation images, if possible."""
+    fitted = temperature(validation)
+    calibrated = plain.calibrated(fitted)
+    rows = abstention(validation.calibrated(fitted), calibrated, split)
+    if fitted is None:
+        return {"abstention": rows}
+    return {
+        "calibration": {
+            "ece": calibration_error(plain),
+            "temperature": fitted,
+            "ece_with_temperature": calibration_error(calibrated),
+            "loss_with_temperature": float(calibrated.losses.mean()),
+            "fitted_on": "val",
+        },
+        "abstention": rows,
+    }
 
 
 # The range of temperatures, relative to the mean distance of an image's highest logit from its mean
 # logit. Below it, nearly all predictions are correct; above it, the logits are meaningless.
-COLDEST, HOTTEST = 0.02, 10.0
+COLDEST = 0.02
+HOTTEST = 10.0
 
 
 def temperature(validation: Predictions) -> float | None:
@@ -69,7 +133,8 @@ def temperature(validation: Predictions) -> float | None:
     def slope(inverse: float) -> float:
         return float((np.exp(log_softmax(inverse * above)) * above).sum(axis=1).mean())
 
-    low, high = 1 / HOTTEST, 1 / COLDEST
+    low = 1 / HOTTEST
+    high = 1 / COLDEST
     for _ in range(60):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
@@ -118,7 +183,7 @@ def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bo
     return (passed[-1], True) if passed else (tried[0], False)
 
 
-def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[dict[str, Any]]:
+def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[Json]:
     """Choose thresholds on validation images; report coverage and accuracy on both sets.
 
     Return a row for each of TARGETS: the `target`, its `threshold`, and the results for "val" and
@@ -138,7 +203,7 @@ def abstention(validation: Predictions, evaluated: Predictions, split: str) -> l
     return rows
 
 
-def answered(predictions: Predictions, threshold: float) -> dict[str, float | None]:
+def answered(predictions: Predictions, threshold: float) -> Json:
     """Return the coverage at a threshold of the confidence, and the accuracy there.
 
     The accuracy is that of the covered images; its lower bound has a certainty of 95 %.
@@ -151,20 +216,20 @@ def answered(predictions: Predictions, threshold: float) -> dict[str, float | No
     }
 
 
-def save_calibration(meta: Meta, content: dict[str, Any]) -> None:
+def save_calibration(meta: Meta, content: Json) -> None:
     """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads.
 
     Both are taken from the `content` of results.json.
     """
-    file, noted, key = calibration_file(meta.path), saved_calibration(meta.path), meta.key
+    file = calibration_file(meta.path)
+    noted = saved_calibration(meta.path)
     if noted is None:
         logger.warning(f"the calibration is not saved: {file} is not from vit-eval; remove it")
         return
-    noted.temperatures[key] = content.get("calibration", {}).get("temperature")
-    noted.thresholds[key] = {
-        str(row[column]): row["threshold"]
-        for table, column in (("abstention", "target"), ("per_tag", "name"))
-        for row in content.get(table, [])
+    noted.temperatures[meta.key] = content.get("calibration", {}).get("temperature")
+    rows = content.get("abstention", []) + content.get("per_tag", [])
+    noted.thresholds[meta.key] = {
+        str(row.get("name", row.get("target"))): row["threshold"] for row in rows
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
@@ -173,12 +238,8 @@ def save_calibration(meta: Meta, content: dict[str, Any]) -> None:
         logger.warning(f"the calibration is not saved: {file}: {error.strerror}")
 
 
-def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
-    """Evaluate probabilities averaged over each image and its mirror image.
-
-    `plain` are the predictions for the original images.
-    """
-    mirrored = measure(replace(images, images=images.images.flip(3))).predictions
+def averaged(plain: Predictions, mirrored: Predictions) -> Classification:
+    """Return the result of averaging the probabilities of each image and its mirror image."""
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
     logger.info(f"averaged with mirror images (tta=flip): {result_line(result)}")
@@ -195,118 +256,82 @@ def auroc(own: Floats, others: Floats) -> float:
     return float((lower + at_most).mean()) / 2 / len(ordered)
 
 
-def robustness(measure: Measure, images: ImageSet, plain: Predictions) -> dict[str, Any]:
+def robustness(
+    measure: Callable[[ImageSet], Classification], images: ImageSet, plain: Predictions
+) -> Json:
     """Return the accuracy on corrupted images, by corruption and severity, and the mean of all.
 
     Likewise, return the AUROC of telling them from the original images by confidence; `plain` are
     the predictions for the original images.
     """
-    found: dict[str, list[float]] = {}
-    told: dict[str, list[float]] = {}
+    accuracies = {}
+    aurocs = {}
     for name in CORRUPTIONS:
-        pixels = (corrupted(images.images, name, severity) for severity in SEVERITIES)
-        results = [measure(replace(images, images=worse)) for worse in pixels]
-        found[name] = [each.acc for each in results]
-        told[name] = [auroc(plain.confidence, each.predictions.confidence) for each in results]
-        logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
+        results = [
+            measure(replace(images, images=corrupted(images.images, name, severity)))
+            for severity in SEVERITIES
+        ]
+        accuracies[name] = [each.acc for each in results]
+        aurocs[name] = [auroc(plain.confidence, each.predictions.confidence) for each in results]
+        logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in accuracies[name])}")
     return {
-        "mean_acc": mean(map(mean, found.values())),
-        "acc_by_severity": found,
-        "mean_auroc": mean(map(mean, told.values())),
-        "auroc_by_severity": told,
+        "mean_acc": mean(map(mean, accuracies.values())),
+        "acc_by_severity": accuracies,
+        "mean_auroc": mean(map(mean, aurocs.values())),
+        "auroc_by_severity": aurocs,
     }
 
 
 def foreign(
-    trained: Trained, files: Sequence[Path], own: Predictions, rows: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+    trained: Trained, files: Sequence[Path], own: Predictions, rows: Sequence[Json]
+) -> Json:
     """Return the AUROC of telling foreign images from others by the model's confidence.
 
     `own` are the predictions for the others, with the temperature of `trained`. Also return the
     share of foreign images whose confidence reaches the threshold, for each of the `rows` of
     `abstention` that has one. Raise ValueError if none of the files can be read.
     """
-    predictions = (each for each in trained.stream(files, topk=1) if isinstance(each, Prediction))
-    found = np.array([each.probability for each in predictions])
-    if not len(found):
+    read = [each for each in trained.stream(files, topk=1) if isinstance(each, Prediction)]
+    if not read:
         raise ValueError(f"cannot read any of the foreign images (the first: {files[0]})")
+    found = np.array([each.probability for each in read])
     score = auroc(own.confidence, found)
-    logger.info(f"foreign images: {len(found):,} of {len(files):,} read, AUROC {score:.3f}")
+    logger.info(f"foreign images: {len(read):,} of {len(files):,} read, AUROC {score:.3f}")
     predicted = {
         str(row["target"]): float((found >= row["threshold"]).mean())
         for row in rows
         if row["threshold"] is not None
     }
-    return {"images": len(found), "auroc": score, "predicted": predicted}
+    return {"images": len(read), "auroc": score, "predicted": predicted}
 
 
-def numbers(
-    result: Evaluation, classes: Sequence[str], temperature: float | None
-) -> dict[str, Any]:
-    """Return a result's metrics by name; with a `temperature`, include the calibrated metrics."""
-    content: dict[str, Any] = {"result": result_dict(result)}
-    if isinstance(result, Classification):
-        content["per_class"], content["averages"] = class_reports(result.predictions, classes)
-        if temperature is not None:
-            calibrated = result.predictions.calibrated(temperature)
-            content["calibration"] = {
-                "ece": calibration_error(result.predictions),
-                "temperature": temperature,
-                "ece_with_temperature": calibration_error(calibrated),
-                "loss_with_temperature": float(calibrated.losses.mean()),
-                "fitted_on": "val",
-            }
-    return content
-
-
-def tag_numbers(
-    predictions: TagPredictions, classes: Sequence[str], thresholds: Floats
-) -> dict[str, Any]:
+def tag_measures(predictions: TagPredictions, classes: Sequence[str], thresholds: Floats) -> Json:
     """Return the measures of each tag, and the averages of F1, at the `thresholds` (K,).
 
-    The average precision of a tag that no image has is None; `support` is its number of images.
+    The average precision of a tag that no image has is NaN; `support` is its number of images.
     """
     counts = predictions.counts(thresholds)
-    keys = ("name", "support", "average_precision", "f1", "f1_interval_95", "threshold")
-    rows = zip(
-        classes,
-        predictions.truth.sum(axis=0).tolist(),
-        [None if np.isnan(each) else each for each in predictions.average_precisions.tolist()],
-        f1(counts).tolist(),
-        predictions.f1_intervals(thresholds).tolist(),
-        thresholds.tolist(),
-        strict=True,
-    )
-    per_tag = [dict(zip(keys, row, strict=True)) for row in rows]
+    columns = {
+        "support": predictions.truth.sum(axis=0),
+        "average_precision": predictions.average_precisions,
+        "f1": f1(counts),
+        "f1_interval_95": predictions.f1_intervals(thresholds),
+        "threshold": thresholds,
+    }
+    rows = zip(classes, *(column.tolist() for column in columns.values()), strict=True)
+    per_tag = [dict(zip(("name", *columns), row, strict=True)) for row in rows]
     return {"per_tag": per_tag, "at_thresholds": average_f1(counts)}
 
 
-def tag_table(per_tag: Sequence[dict[str, Any]]) -> str:
+def tag_table(per_tag: Sequence[Json]) -> str:
     """Format one line per tag, for the terminal."""
-    names = [shortened(each["name"], CLASS_NAME) for each in per_tag]
-    width = max(map(len, names))
-    return "\n".join(
-        f"  {name:<{width}}  average precision {each['average_precision']:7.2%}  "
-        f"F1 {each['f1']:.3f} at {each['threshold']:.3f}  {each['support']:5d} images"
-        if each["support"]
-        else f"  {name:<{width}}  no images"
-        for name, each in zip(names, per_tag, strict=True)
+    return by_name(
+        [each["name"] for each in per_tag],
+        [
+            f"average precision {each['average_precision']:7.2%}  "
+            f"F1 {each['f1']:.3f} at {each['threshold']:.3f}  {each['support']:5d} images"
+            if each["support"]
+            else ""
+            for each in per_tag
+        ],
     )
-
-
-def tag_rows(
-    predictions: TagPredictions, names: Iterable[object], per_tag: Sequence[dict[str, Any]]
-) -> Iterator[list[object]]:
-    """Yield the rows of predictions.csv: a header, then a row for each image.
-
-    The columns are the image's name, its true tags, the tags that reach their thresholds, and the
-    probability of each tag.
-    """
-    tags = [printable(each["name"]) for each in per_tag]
-    thresholds = np.array([each["threshold"] for each in per_tag])
-    yield ["image", "true", "predicted", *(f"probability of {tag}" for tag in tags)]
-    for name, truth, chances in zip(
-        names, predictions.truth, predictions.probabilities, strict=True
-    ):
-        both = ("|".join(compress(tags, has)) for has in (truth, chances >= thresholds))
-        yield [printable(str(name)), *both, *map("{:.6f}".format, chances)]

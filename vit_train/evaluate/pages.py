@@ -3,6 +3,7 @@
 The text comes from the templates; the numbers are those in results.json.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -14,83 +15,81 @@ from torch import Tensor
 from vit_train.base.text import render
 from vit_train.config.fields import in_pixels
 from vit_train.data.dataset import ImageSet
+from vit_train.evaluate.summaries import Json
 from vit_train.figures.images import highest
 from vit_train.figures.measures import MOST_NAMED
-from vit_train.loop.metrics import Classification, Evaluation, Floats, Predictions, is_uneven
+from vit_train.loop.metrics import Classification, Evaluation, Floats, Predictions
 from vit_train.loop.tagging import Tagging, TagPredictions
 
 # The number of confused pairs of classes to name.
 PAIRS = 5
 # The most pictures on a page and in each of its galleries, and a picture's side in pixels.
-PICTURES, EACH, SIDE = 800, 12, 96
+PICTURES = 800
+EACH = 12
+PICTURE_SIDE = 96
 
 
 def evaluation_page(
-    content: dict[str, Any],
-    result: Evaluation,
-    images: ImageSet,
-    run: dict[str, Any],
-    pictures: Mapping[str, bytes],
+    content: Json, result: Evaluation, images: ImageSet, run: Json, pictures: Mapping[str, bytes]
 ) -> str:
     """Return the page of one model, evaluated on `images`.
 
     `content` is the content of results.json, `run` is the summary of the model's run, and
     `pictures` maps names to the bytes of PNG files.
     """
-    more: dict[str, Any] = {}
+    more: Json = {}
     if isinstance(result, Classification):
-        more = classified(result.predictions, images) | {
-            "confidence": result.predictions.confidence.mean(),
-            "uneven": is_uneven(result.per_class_count),
-        }
-    if isinstance(result, Tagging):
+        more = confusions(result.predictions, images)
+    elif isinstance(result, Tagging):
         thresholds = np.array([each["threshold"] for each in content["per_tag"]])
-        more = tagged(result.predictions, thresholds, images)
-    if "robustness" in content:
-        accuracies = content["robustness"]["acc_by_severity"]
-        more["worst"] = min(accuracies, key=lambda name: sum(accuracies[name]))
+        more = wrong_tags(result.predictions, thresholds, images)
     return render(
         "evaluate",
         "evaluation.html",
         title=f"{content['title']}, {content['split']} images",
         content=content,
         result=content["result"],
-        origin=origin(content, run),
+        run=run,
         size=in_pixels(content["image_size"]),
         pictures=pictures,
         **more,
     )
 
 
-def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
-    """Return `cells`, `pairs` and `shown`: what the page shows of a classifier's predictions.
+def confusions(predictions: Predictions, images: ImageSet) -> Json:
+    """Return what the page shows of a classifier's predictions.
 
     `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
     its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
     maps cells to their first images, as `gallery` does. The cells in `shown` are all cells or, for
-    more than MOST_NAMED classes, only `pairs`.
+    more than MOST_NAMED classes, only `pairs`. `confidence` is the mean of all images.
     """
-    cells: dict[tuple[int, int], list[int]] = {}
+    cells: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
-        cell = int(predictions.labels[index]), int(predictions.predicted[index])
-        cells.setdefault(cell, []).append(index)
+        cells[int(predictions.labels[index]), int(predictions.predicted[index])].append(index)
     mistakes = (cell for cell in cells if cell[0] != cell[1])
     pairs = sorted(mistakes, key=lambda cell: (-len(cells[cell]), cell))[:PAIRS]
     shown = sorted(cells) if predictions.classes <= MOST_NAMED else pairs
     chances = np.exp(predictions.log_probabilities)
-    chosen = {cell: cells[cell] for cell in shown}
-    return {"cells": cells, "pairs": pairs, "shown": gallery(chosen, chances, images)}
+    return {
+        "cells": cells,
+        "pairs": pairs,
+        "shown": gallery({cell: cells[cell] for cell in shown}, chances, images),
+        "confidence": predictions.confidence.mean(),
+    }
 
 
-def tagged(predictions: TagPredictions, thresholds: Floats, images: ImageSet) -> dict[str, Any]:
+def wrong_tags(predictions: TagPredictions, thresholds: Floats, images: ImageSet) -> Json:
     """Return `cells` and `shown`: the mistakes at the `thresholds` (K,), for the page.
 
     `cells` maps ("wrong", tag) to the indices of its false positives, most probable first, and
     ("missed", tag) to those of its false negatives, least probable first. `shown` has their first
     images, as `gallery` returns them.
     """
-    truth, chances = predictions.truth, predictions.probabilities
-    given, cells = chances >= thresholds, {}
+    truth = predictions.truth
+    chances = predictions.probabilities
+    given = chances >= thresholds
+    cells = {}
     for tag in range(len(thresholds)):
         cells["wrong", tag] = highest(chances[:, tag], (given & ~truth)[:, tag], len(truth))
         cells["missed", tag] = highest(-chances[:, tag], (truth & ~given)[:, tag], len(truth))
@@ -105,7 +104,8 @@ def gallery(
     `cells` maps cells, whose second part is a class, to the indices of images. The probability
     is that of this class, from `chances` (N,K).
     """
-    each, names = max(1, min(EACH, PICTURES // (len(cells) or 1))), images.all_names
+    each = max(1, min(EACH, PICTURES // (len(cells) or 1)))
+    names = images.all_names
     return {
         cell: [
             (names[index], chances[index, cell[1]], webp(images.images[index]))
@@ -116,30 +116,9 @@ def gallery(
 
 
 def webp(pixels: Tensor) -> bytes:
-    """Return a uint8 image (3,H,W) as WebP, reduced to at most SIDE pixels."""
-    image, file = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()), BytesIO()
-    image.thumbnail((SIDE, SIDE))
+    """Return a uint8 image (3,H,W) as WebP, reduced to at most PICTURE_SIDE pixels."""
+    image = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
+    file = BytesIO()
+    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
     image.save(file, "webp", quality=90)
     return file.getvalue()
-
-
-def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the provenance of the results as (name, value), without missing values."""
-    # The summary may have been written by somebody else.
-    parts = (run.get(name) for name in ("config", "machine", "images"))
-    config, machine, images = (each if isinstance(each, dict) else {} for each in parts)
-    seconds = run.get("seconds")
-    rows = {
-        "trained with": run.get("command"),
-        "commit": run.get("commit"),
-        "training images": images.get("train"),
-        "images seen": content["images_seen"],
-        "seed": str(config.get("seed", "")),  # to be copied: without separators
-        "parameters": run.get("parameters"),
-        "minutes": f"{seconds / 60:.1f}" if isinstance(seconds, float) else None,
-        "machine": machine.get("gpu") or machine.get("cpu"),
-        "weights": f"{content['weights']}, epoch {content['epoch']}",
-        "evaluated with": content["command"],
-        "evaluated": content["date"],
-    }
-    return [(name, value) for name, value in rows.items() if value not in (None, "")]

@@ -1,11 +1,16 @@
-"""`vit-predict`: classify image files, and print or write the predictions."""
+"""`vit-predict`: classify image files, and print or write the predictions.
+
+`vit-eval` writes its predictions with the same functions.
+"""
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import compress
 from pathlib import Path
+
+import numpy as np
 
 from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
@@ -13,13 +18,18 @@ from vit_train.base.writing import replacing
 from vit_train.config.tools import PredictConfig
 from vit_train.data.decode import Doubts
 from vit_train.data.image_files import image_files
+from vit_train.evaluate.summaries import Json
+from vit_train.loop.metrics import Predictions
+from vit_train.loop.tagging import TagPredictions
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Meta, PredictionOrError
 
 # Number of lines on the terminal if everything also goes to a file.
-SHOWN = 10
+LINES = 10
 # Maximum number of columns for the paths on the terminal; longer paths are not aligned.
-WIDTH = 60
+PATH_WIDTH = 60
+# Number of classes that vit-eval names for each image.
+NAMED = 5
 
 
 def predict_images(config: PredictConfig) -> None:
@@ -29,30 +39,43 @@ def predict_images(config: PredictConfig) -> None:
     abstain as `config.abstain` asks.
     """
     trained = load_on(config.ckpt, config.device, config.weights)
-    threshold = least_confidence(config, trained.meta)
-    paths, doubts = image_files(config.images), Doubts()
+    meta = trained.meta
+    threshold = least_confidence(config, meta)
+    paths = image_files(config.images)
+    doubts = Doubts()
     predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
     failures: list[str] = []
     unsure = 0
-    width = min(WIDTH, max(map(len, map(printable, map(str, paths)))))
-    last = min(config.topk, len(trained.meta.classes)) if trained.meta.task.one_class else 0
+    width = min(PATH_WIDTH, max(len(printable(str(path))) for path in paths))
+    last = min(config.topk, len(meta.classes)) if meta.task.one_class else 0
     guesses = range(2 if config.abstain is None else 1, last + 1)
     out = Path(config.out or os.devnull)
     is_json = out.suffix == ".jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) if config.out else out.open("wb") as file:
-        file.write(b"" if is_json else csv_header(guesses).encode())
+        header = ["image", "predicted", "probability", *pair_columns(guesses), "error"]
+        file.write(b"" if is_json else csv_text([header]).encode())
         for number, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
             if isinstance(prediction, str):
                 failures.append(prediction)
             elif prediction.probability < threshold:
-                prediction, unsure = replace(prediction, label=""), unsure + 1
+                prediction = replace(prediction, label="")
+                unsure += 1
             line = json_line(path, prediction) if is_json else csv_line(path, prediction, guesses)
             file.write(line.encode())
-            if config.out is None or number < SHOWN:
+            if config.out is None or number < LINES:
                 logger.info(terminal_line(path, prediction, width))
     doubts.warn()
-    report(config, len(paths), failures, unsure, threshold, trained.meta)
+    if len(failures) == len(paths):
+        raise ValueError(f"cannot read any of the images: {failures[0]}")
+    images = counted(len(paths), "image")
+    if config.abstain is not None:
+        logger.info(f"unsure: {unsure:,} of {images}, with a confidence below {threshold:.2%}")
+    if config.out is not None:
+        logger.info(f"predictions for {images} written to {config.out}")
+    if failures:
+        logger.warning(f"{len(failures):,} of {len(paths):,} images cannot be read")
+    logger.info(calibration_line(config.ckpt, meta))
 
 
 def least_confidence(config: PredictConfig, meta: Meta) -> float:
@@ -79,6 +102,17 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
     return threshold
 
 
+def calibration_line(ckpt: str, meta: Meta) -> str:
+    """Say whether the model is calibrated or, for tags, where its thresholds come from."""
+    advice = meta.calibration_advice(ckpt)
+    if meta.task.one_class and meta.temperature is None:
+        return f"probabilities are not calibrated: {advice}"
+    if meta.task.one_class:
+        return f"probabilities are calibrated with a temperature of {meta.temperature:.3g}"
+    chosen = "chosen on the run's validation images"
+    return f"thresholds of the tags: {chosen if meta.thresholds else f'0.5 for all tags; {advice}'}"
+
+
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
     """Format the prediction for a file as a line for the terminal; its label is "" if unsure."""
     name = printable(str(path))
@@ -89,30 +123,21 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
     return f"{name:<{width}}  {unsure}{'  '.join(classes)}"
 
 
-def csv_header(guesses: range) -> str:
-    """Return the header of the CSV file.
-
-    `guesses` are the places of the listed classes after the first or, for tags, none.
-    """
-    places = ((f"predicted_{place}", f"probability_{place}") for place in guesses)
-    return csv_text([["image", "predicted", "probability", *chain(*places), "error"]])
-
-
 def csv_line(path: Path, prediction: PredictionOrError, guesses: range) -> str:
+    """Return a row of the CSV file; `guesses` are the places of the classes to list, from 1."""
     if isinstance(prediction, str):
-        cells = [""] * (2 + 2 * len(guesses)) + [printable(prediction)]
+        cells = ["", "", *("" for _ in pair_columns(guesses)), prediction]
     else:
-        listed = [prediction.top[place - 1] for place in guesses]
         # Without guesses, the label has all names in `top`: one class, or any number of tags.
-        chances = [prediction.probability] if guesses else [chance for _, chance in prediction.top]
-        pairs = ([printable(label), f"{chance:.6f}"] for label, chance in listed)
-        first = printable(prediction.label), "|".join(map("{:.6f}".format, chances))
-        cells = [*first, *chain(*pairs), ""]
-    return csv_text([[printable(str(path)), *cells]])
+        chances = "|".join(f"{chance:.6f}" for _, chance in prediction.top)
+        probability = f"{prediction.probability:.6f}" if guesses else chances
+        listed = (prediction.top[place - 1] for place in guesses)
+        cells = [prediction.label, probability, *pair_cells(listed), ""]
+    return csv_text([map(printable, (str(path), *cells))])
 
 
 def json_line(path: Path, prediction: PredictionOrError) -> str:
-    content: dict[str, object] = {"image": printable(str(path))}
+    content: Json = {"image": printable(str(path))}
     if isinstance(prediction, str):
         content["error"] = printable(prediction)
     else:
@@ -124,34 +149,48 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
     return json.dumps(content, allow_nan=False) + "\n"
 
 
-def report(
-    config: PredictConfig,
-    count: int,
-    failures: Sequence[str],
-    unsure: int,
-    threshold: float,
-    meta: Meta,
-) -> None:
-    """Log what was predicted of `count` images, and whether the model is calibrated.
+def pair_columns(marks: Iterable[object]) -> list[str]:
+    """Return the titles of the columns with a class and its probability, for each of `marks`."""
+    return [f"{title}_{mark}" for mark in marks for title in ("predicted", "probability")]
 
-    Raise ValueError if no image could be read.
+
+def pair_cells(pairs: Iterable[tuple[str, float]]) -> list[str]:
+    return [cell for name, chance in pairs for cell in (printable(name), f"{chance:.6f}")]
+
+
+def class_rows(
+    predictions: Predictions, names: Sequence[object], classes: Sequence[str]
+) -> Iterator[list[object]]:
+    """Yield the rows of vit-eval's predictions.csv: a header, then a row for each image.
+
+    The columns are the image's name, its true class, its predicted class, whether the prediction is
+    correct, the probabilities of the predicted and the true class, and the next most probable
+    classes with their probabilities.
     """
-    if len(failures) == count:
-        raise ValueError(f"cannot read any of the images: {failures[0]}")
-    if config.abstain is not None:
-        logger.info(
-            f"unsure: {unsure:,} of {counted(count, 'image')}, with a confidence below "
-            f"{threshold:.2%}"
-        )
-    if config.out is not None:
-        logger.info(f"predictions for {counted(count, 'image')} written to {config.out}")
-    if failures:
-        logger.warning(f"{len(failures):,} of {count:,} images cannot be read")
-    if not meta.task.one_class:
-        chosen = "chosen on the run's validation images"
-        advice = "0.5 for all tags; " + meta.calibration_advice(config.ckpt)
-        logger.info(f"thresholds of the tags: {chosen if meta.thresholds else advice}")
-    elif meta.temperature is not None:
-        logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.3g}")
-    else:
-        logger.info(f"probabilities are not calibrated: {meta.calibration_advice(config.ckpt)}")
+    top = predictions.top(NAMED)
+    more = pair_columns(range(2, top.shape[1] + 1))
+    yield ["image", "true", "predicted", "correct", "probability", "true_probability", *more]
+    for name, label, best, chances in zip(
+        names, predictions.labels, top, np.exp(predictions.log_probabilities), strict=True
+    ):
+        found = [(classes[each], chances[each]) for each in (best[0], label, *best[1:])]
+        predicted, chance, true, true_chance, *others = pair_cells(found)
+        correct = int(best[0] == label)
+        yield [printable(str(name)), true, predicted, correct, chance, true_chance, *others]
+
+
+def tag_rows(
+    predictions: TagPredictions, names: Sequence[object], per_tag: Sequence[Json]
+) -> Iterator[list[object]]:
+    """Yield the rows of vit-eval's predictions.csv: a header, then a row for each image.
+
+    The columns are the image's name, its true tags, the tags that reach their thresholds, and the
+    probability of each tag.
+    """
+    tags = [printable(each["name"]) for each in per_tag]
+    chances = predictions.probabilities
+    predicted = chances >= [each["threshold"] for each in per_tag]
+    yield ["image", "true", "predicted", *(f"probability of {tag}" for tag in tags)]
+    for name, *has, values in zip(names, predictions.truth, predicted, chances, strict=True):
+        both = ("|".join(compress(tags, each)) for each in has)
+        yield [printable(str(name)), *both, *map("{:.6f}".format, values)]

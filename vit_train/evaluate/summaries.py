@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from vit_train.base.text import printable, shortened
 from vit_train.config.run import as_saved, declared, default_settings, without_retired
 from vit_train.trained.folder import SUMMARY, resume_command
 
+# An object of a JSON file, such as a run's summary.
+Json = dict[str, Any]
 # Runs that differ only in these are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
 
@@ -20,25 +22,18 @@ REPEATED = ("seed", "data.cv_fold")
 class Group:
     """Runs that differ only in seed or cross-validation fold, one for each combination."""
 
-    settings: dict[str, Any]
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    settings: Json
+    runs: list[Json]
     # The fewest settings that distinguish this group from the others.
-    label_keys: list[str] = field(default_factory=list)
+    label_keys: Sequence[str] = ()
 
     def values(self, *path: str) -> list[Any]:
         """Return the value at `path` in each run's summary; leave out runs without a value."""
-        found: list[Any] = self.runs
-        for key in path:
-            found = [each.get(key) if isinstance(each, dict) else None for each in found]
+        found = [value_at(run, *path) for run in self.runs]
         return [each for each in found if each is not None]
 
-    @staticmethod
-    def place(run: dict[str, Any]) -> tuple[Any, Any]:
-        """Return a run's seed and cross-validation fold, by which runs of two groups are paired."""
-        return run["config"]["seed"], run["config"]["data"].get("cv_fold")
-
     @property
-    def stages(self) -> list[dict[str, Any]]:
+    def stages(self) -> list[Json]:
         """Return the stages of all runs, each with a commit and a machine.
 
         A run has several stages if it was resumed with another commit or on another machine.
@@ -65,10 +60,28 @@ class Group:
 
     def label(self) -> str:
         """Return the settings that distinguish this group from others."""
-        own = self.settings
-        words = [f"{short_name(k)}={short_value(own[k])}" for k in self.label_keys if k in own]
-        more = ["…"] if len(own) > len(words) else []  # the groups differ in more settings
-        return ", ".join([*(words or [str(self.runs[0]["config"]["model"]["name"])]), *more])
+        label = label_of(self.settings, self.label_keys)
+        more = ", …" if self.settings.keys() - self.label_keys else ""  # in which groups differ
+        return (label or str(self.runs[0]["config"]["model"]["name"])) + more
+
+
+def value_at(summary: Json, *path: str) -> Any:
+    """Return the value at `path` in a summary, or None if there is none."""
+    found: Any = summary
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def seed_and_fold(run: Json) -> tuple[Any, Any]:
+    """Return a run's seed and cross-validation fold, by which runs of two groups are paired."""
+    return run["config"]["seed"], run["config"]["data"].get("cv_fold")
+
+
+def label_of(settings: Json, keys: Sequence[str]) -> str:
+    """Return those of the settings that have these keys, such as "model=cnn, depth=6"."""
+    own = (key for key in keys if key in settings)
+    return ", ".join(f"{short_name(key)}={short_value(settings[key])}" for key in own)
 
 
 def short_name(key: str) -> str:
@@ -86,12 +99,12 @@ def short_value(value: Any) -> str:
     return f"{value:.3g}" if is_long else shortened(str(value), 60)
 
 
-def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
+def read_summaries(paths: Sequence[Path]) -> list[Json]:
     """Return the summaries of the finished runs in these folders and files, without duplicates.
 
     Raise ValueError if a path does not exist, or if the paths contain no finished run.
     """
-    summaries: dict[Path, dict[str, Any]] = {}
+    summaries: dict[Path, Json] = {}
     for path in paths:
         if not path.exists():
             raise ValueError(f"{path} does not exist")
@@ -104,7 +117,7 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return list(summaries.values())
 
 
-def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
+def read_summary(file: Path, required: bool) -> Json | None:
     """Return a finished run's summary and curve; None for unfinished runs and other files.
 
     Raise Refused or OSError if a `required` file cannot be read; skip any other unreadable file.
@@ -120,13 +133,10 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
     if not isinstance(content, dict) or not needed <= content.keys():
         return None
     if content["status"] != "finished":
-        ended = content["status"] == "diverged" or file.name != SUMMARY
-        advice = (
-            ""
-            if ended
-            else f". Unless it is still training, finish it with: {resume_command(file.parent)}"
-        )
-        logger.warning(printable(f"left out ({content['status']}): {file.parent}{advice}"))
+        words = f"left out ({content['status']}): {file.parent}"
+        if content["status"] != "diverged" and file.name == SUMMARY:
+            words += f". Unless it is still training, finish it with: {resume_command(file.parent)}"
+        logger.warning(printable(words))
         return None
     return content | {"file": str(file), "curve": read_curve(file)}
 
@@ -149,13 +159,13 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
     return curve
 
 
-def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
+def validated_on(summaries: Sequence[Json]) -> str:
     """Return the name of the images on which the validation curves were measured."""
     on_test = all(summary.get("selected_on") == "test" for summary in summaries)
     return "test set, each epoch" if on_test else "validation"
 
 
-def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
+def group_runs(summaries: Sequence[Json]) -> list[Group]:
     """Group and sort runs by the settings that differ between them and can change a result.
 
     Runs that differ only in seed or fold are in one group.
@@ -171,8 +181,8 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     groups: dict[tuple[str, ...], Group] = {}
     for settings, summary in zip(flat, summaries, strict=True):
         own = {key: settings[key] for key in differing if key in settings}
-        group = groups.setdefault(values_of(settings, differing), Group(own, label_keys=label_keys))
-        group.runs.append(summary)
+        new = Group(own, [], label_keys)
+        groups.setdefault(values_of(settings, differing), new).runs.append(summary)
     for group in groups.values():
         group.runs = newest_of_each(group.runs)
     return sorted(
@@ -181,7 +191,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     )
 
 
-def distinguishing_keys(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
+def distinguishing_keys(flat: Sequence[Json], keys: Sequence[str]) -> list[str]:
     """Return `keys` without those that are not needed to tell the groups apart.
 
     Keys that end with ".name" always stay.
@@ -191,14 +201,14 @@ def distinguishing_keys(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> 
         return len({values_of(settings, chosen) for settings in flat})
 
     chosen = list(keys)
-    for key in reversed([key for key in keys if not key.endswith(".name")]):
+    for key in reversed(keys):
         others = [each for each in chosen if each != key]
-        if count(others) == count(keys):
+        if not key.endswith(".name") and count(others) == count(keys):
             chosen = others
     return chosen
 
 
-def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
+def settings_of(summary: Json) -> Json:
     """Return all settings that may have affected the result, by dotted key.
 
     Settings that were added to vit-train after the run get their defaults. `precision` is the
@@ -217,11 +227,11 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
         settings["extend"] = f"{earlier['epochs']} epochs{of}"
-    alters = {key: each.get("alters", "results") for key, each in declared().items()}
+    says = declared()
     known = {
         key: value
         for key, value in settings.items()
-        if alters.get(key, "results") in ("machine", "results")
+        if says.get(key, {}).get("alters") not in ("nothing", "rounding")
     }
     # The speed determines the epochs, but not those of a run that extends or forks another.
     if isinstance(known.get("train.minutes"), int | float) and not summary.get("extends"):
@@ -234,15 +244,15 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def newest_of_each(runs: Sequence[Json]) -> list[Json]:
     """Return the newest run of each seed and fold, sorted by seed and fold.
 
     If several runs have the newest date, keep the last of them in `runs`. Older runs are left out,
     because counting a seed twice would make the standard deviation too small.
     """
-    newest: dict[tuple[Any, Any], dict[str, Any]] = {}
+    newest: dict[tuple[Any, Any], Json] = {}
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
-        place = Group.place(run)
+        place = seed_and_fold(run)
         if place in newest:
             logger.warning(
                 printable(
@@ -253,7 +263,7 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
 
 
-def values_of(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+def values_of(settings: Json, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(spelled(settings.get(key, "absent")) for key in keys)
 
 

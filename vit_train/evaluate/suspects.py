@@ -25,11 +25,10 @@ from vit_train.trained.images import configured
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained
 
-COLUMNS = ("image", "label", "suggested", "probability_label", "probability_suggested")
 # The number of images in the picture.
-DRAWN = 48
+MOST_DRAWN = 48
 # From docs/data.md, "Wrong labels".
-ADVICE = (
+PRECISION_NOTE = (
     "A part of these labels is right: in a test with CIFAR-10, 84 of 149 suspects had wrong labels"
 )
 
@@ -47,32 +46,24 @@ def find_suspects(config: SuspectsConfig) -> None:
             f"folds without a finished run, whose images are not checked: "
             f"{', '.join(map(str, sorted(lacking)))} of {own[0].cv_folds}"
         )
-    labels, names = images.labels.numpy(), images.all_names
+    labels = images.labels.numpy()
+    names = images.all_names
     order, suggested = rank(labels, chances)
     classes = [printable(name) for name in runs[0].meta.classes]
-    rows = [
-        (
-            *(printable(str(names[index])), classes[labels[index]], classes[suggested[index]]),
-            *(f"{chances[index, label]:.6f}" for label in (labels[index], suggested[index])),
-        )
-        for index in order
-    ]
-    shown = [
-        captioned(
-            images.images[each], classes, labels[each], suggested[each], chances[each], names[each]
-        )
-        for each in order[:DRAWN]
-    ]
+    rows = [("image", "label", "suggested", "probability_label", "probability_suggested")]
+    for index in order:
+        label, other = labels[index], suggested[index]
+        shares = (f"{chances[index, each]:.6f}" for each in (label, other))
+        rows.append((printable(str(names[index])), classes[label], classes[other], *shares))
+    shown = captioned(images, suggested, chances, classes, order[:MOST_DRAWN])
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "suspects.csv", csv_text([COLUMNS, *rows]))
-    sheet = draw_sheet(
-        {"Labels to check, the most suspicious first: a part of them is right": shown}
-    )
-    save(sheet, folder / "suspects.png")
-    lines = [f"{name}: labeled {label}, perhaps {other}" for name, label, other, *_ in rows]
+    write_text(folder / "suspects.csv", csv_text(rows))
+    title = "Labels to check, the most suspicious first: a part of them is right"
+    save(draw_sheet({title: shown}), folder / "suspects.png")
+    lines = [f"{name}: labeled {label}, perhaps {other}" for name, label, other, *_ in rows[1:]]
     logger.info(
-        f"{counted(len(rows), 'suspect')} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
-        f"{ADVICE}\nwritten to {folder}/: suspects.csv, suspects.png"
+        f"{counted(len(lines), 'suspect')} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
+        f"{PRECISION_NOTE}\nwritten to {folder}/: suspects.csv, suspects.png"
     )
 
 
@@ -84,24 +75,25 @@ def out_of_fold(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSe
     or is no classifier, or if the images are not those of the run.
     """
     data = load_dataset(configured(given, runs[0].meta))
-    parts, found = [], []
+    parts = []
+    found = []
     for run in runs:
-        path, own = run.meta.path, run.meta.config
-        if not run.meta.task.one_class or own.data.val != "split":
+        meta = run.meta
+        if not meta.task.one_class or meta.config.data.val != "split":
             raise ValueError(
-                f"{path} is not a classifier with validation images of its own: vit-suspects needs "
-                "runs with data.cv_folds="
+                f"{meta.path} is not a classifier with validation images of its own: vit-suspects "
+                "needs runs with data.cv_folds="
             )
-        if run.meta.fingerprint != data.fingerprint:
+        if meta.fingerprint != data.fingerprint:
             raise ValueError(
-                f"the images are not those that {path} was trained on: set data.root= to the "
+                f"the images are not those that {meta.path} was trained on: set data.root= to the "
                 "folder of those images, or train new runs"
             )
-        images = make_splits(data, own.data).named("val")
-        batch_size = min(own.train.eval_batch_size, run.at_once)
-        result = measure(run, run.precision, batch_size, images)
+        images = make_splits(data, meta.config.data).named("val")
+        result = measure(run, images)
         logger.info(
-            f"{path}: {result.acc:.2%} of {counted(len(images), 'image')} classified as labeled"
+            f"{meta.path}: {result.acc:.2%} of {counted(len(images), 'image')} classified as "
+            "labeled"
         )
         parts.append(images)
         found.append(np.exp(result.predictions.log_probabilities))
@@ -121,7 +113,8 @@ def rank(labels: Integers, chances: Floats) -> tuple[Integers, Integers]:
     An image is a suspect if that class is more probable than its label; suspects are sorted by the
     difference of the two probabilities.
     """
-    own, classes = of_label(chances, labels), chances.shape[1]
+    own = of_label(chances, labels)
+    classes = chances.shape[1]
     counts = np.bincount(labels, minlength=classes)
     means = np.bincount(labels, own, classes) / np.maximum(counts, 1)
     confident = np.where((chances >= means) & (counts > 0), chances, 0)

@@ -4,14 +4,16 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
 
 from vit_train.base.text import markdown_cell, printable
 from vit_train.evaluate.differences import difference
 from vit_train.evaluate.summaries import (
     Group,
+    Json,
+    seed_and_fold,
     short_name,
     short_value,
+    value_at,
 )
 from vit_train.figures.charts import Curve
 from vit_train.loop.metrics import interval_of_mean, is_uneven
@@ -24,14 +26,14 @@ class Measure:
     name: str
     short: str
     title: str
+    # The title of a column, with places for the split and the weights or epoch.
     column: str
     scale: float
     digits: int
 
     def text(self, values: Sequence[float]) -> str:
         """Format the mean of the runs' values and, for several runs, ± their standard deviation."""
-        numbers = [mean(values)] if values else []
-        numbers += [stdev(values)] if len(values) > 1 else []
+        numbers = [each(values) for each, least in ((mean, 1), (stdev, 2)) if len(values) >= least]
         return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
 
     def final(self, group: Group) -> list[float]:
@@ -72,13 +74,13 @@ def interval(group: Group) -> tuple[float, float] | None:
     folds share most of their training images, so an interval from their standard deviation would be
     too narrow.
     """
-    accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
-    final = group.runs[0]["test"]["final"]
+    found = None
+    accuracies = group.values("test", "final", "acc")
     if len(group.runs) == 1:
+        final = group.runs[0]["test"]["final"]
         found = final.get("map_interval_95", final.get("acc_interval_95"))
-    else:
-        has_one = accuracy and not group.folds
-        found = interval_of_mean(accuracy, int(min(count))) if has_one else None
+    elif accuracies and not group.folds:
+        found = interval_of_mean(accuracies, int(min(group.values("test", "final", "count"))))
     return found and (100 * found[0], 100 * found[1])
 
 
@@ -93,10 +95,8 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
     `seeds_to_detect`). A cell without a value is "". For folds of cross-validation, the difference
     has no interval, for the reason given in `interval`. Runs tested on different images have none.
     """
-    if group is baseline:
-        return "baseline", ""
-    if baseline is None:
-        return "", ""
+    if group is baseline or baseline is None:
+        return "baseline" if baseline else "", ""
     found = difference(group, baseline, "test", "final", measure.name)
     if found is None:
         return "other test images", ""
@@ -123,40 +123,51 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     measure = common_measure(groups)
     rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
     for group in groups:
-        result, count = measure.text(measure.final(group)), str(len(group.runs))
+        mean = measure.text(measure.final(group))
         differs, _ = compared(group, baseline, measure)
-        rows.append((printable(group.title), count, result, ends(interval(group)), differs))
+        rows.append(
+            (printable(group.title), str(len(group.runs)), mean, ends(interval(group)), differs)
+        )
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in filled]
-    widths[0] = min(widths[0], TERMINAL - sum(width + 2 for width in widths[1:]))
+    first, *others = [max(map(len, column)) for column in filled]
+    first = min(first, TERMINAL - sum(width + 2 for width in others))
     lines = []
     for label, *cells in zip(*filled, strict=True):
-        first, *more = textwrap.wrap(label, widths[0])
-        texts = (text.ljust(width) for text, width in zip([first, *cells], widths, strict=True))
+        start, *more = textwrap.wrap(label, first)
+        texts = map(str.ljust, (start, *cells), (first, *others))
         lines += ["  ".join(texts).rstrip(), *more]
     if any("(" in row[-1] for row in rows[1:]):
         lines += ["", DIFFERENCES]
     return "\n".join(lines)
 
 
-def run_rows(groups: Sequence[Group]) -> list[list[Any]]:
-    """Return the rows of results.csv: titles, then the settings and results of each run."""
+def setting_keys(groups: Sequence[Group]) -> list[str]:
+    """Return the keys of the settings in which any of the groups differ."""
+    return list(dict.fromkeys(key for group in groups for key in group.settings))
+
+
+def run_rows(groups: Sequence[Group]) -> list[Json]:
+    """Return the rows of results.csv by column: the settings and results of each run."""
     measure = common_measure(groups)
-    keys = list(dict.fromkeys(key for group in groups for key in group.settings))
-    titles = ["seed", "data.cv_fold", "test_final", "test_best", "best_val", "images_seen"]
-    rows: list[list[Any]] = [["name", "notes", *keys, *titles, "seconds", "summary"]]
+    keys = setting_keys(groups)
+    rows = []
     for group in groups:
         for run in group.runs:
-            best = run["test"].get("best"), run.get("best_val")  # None with data.val=none
-            results = (run["test"]["final"], *(each or {} for each in best))
+            seed, fold = seed_and_fold(run)
             rows.append(
-                [
-                    *(run["config"].get(key) for key in ("name", "notes")),
-                    *(group.settings.get(key, "") for key in keys),
-                    *Group.place(run),
-                    *(each.get(measure.name) for each in results),
-                    *(run.get("images_seen"), run.get("seconds"), run["file"]),
-                ]
+                {
+                    "name": value_at(run, "config", "name"),
+                    "notes": value_at(run, "config", "notes"),
+                    **{key: group.settings.get(key, "") for key in keys},
+                    "seed": seed,
+                    "data.cv_fold": fold,
+                    "test_final": run["test"]["final"].get(measure.name),
+                    "test_best": value_at(run, "test", "best", measure.name),
+                    "best_val": value_at(run, "best_val", measure.name),
+                    "images_seen": run.get("images_seen"),
+                    "seconds": run.get("seconds"),
+                    "summary": run["file"],
+                }
             )
     return rows
 
@@ -167,17 +178,18 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
     Columns without values are left out. If a group lacks a setting, its cell is empty.
     """
     measure = common_measure(groups)
-    keys = list(dict.fromkeys(key for group in groups for key in group.settings))
+    keys = setting_keys(groups)
+    found = [columns(group, baseline, measure) for group in groups]
+    titles = [*map(short_name, keys), *found[0]]
     rows = [
-        [(short_name(key), short_value(group.settings.get(key, ""))) for key in keys]
-        + list(columns(group, baseline, measure).items())
-        for group in groups
+        [*(short_value(group.settings.get(key, "")) for key in keys), *cells.values()]
+        for group, cells in zip(groups, found, strict=True)
     ]
-    filled = [column for column in zip(*rows, strict=True) if any(text for _, text in column)]
-    cells = [(column[0][0], "---", *(text for _, text in column)) for column in filled]
-    return "\n".join(
-        f"| {' | '.join(map(markdown_cell, row))} |" for row in zip(*cells, strict=True)
-    )
+    filled = [column for column in zip(titles, *rows, strict=True) if any(column[1:])]
+    (header, *lines) = [
+        f"| {' | '.join(map(markdown_cell, line))} |" for line in zip(*filled, strict=True)
+    ]
+    return "\n".join([header, "| --- " * len(filled) + "|", *lines])
 
 
 def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str, str]:
@@ -185,7 +197,9 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
     on_test = {run["selected_on"] for run in group.runs} == {"test"}
     precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
     best = measure.text(group.values("test", "best", measure.name))
-    title, text = measure.column.format, measure.text
+    best_val = "" if on_test else measure.text(group.values("best_val", measure.name))
+    last_val = group.last_epochs(f"val_{measure.name}") if group.folds else []
+    title = measure.column.format
     differs, seeds = compared(group, baseline, measure)
     return {
         **{key: each_once(group.values("config", key)) for key in ("name", "notes")},
@@ -193,32 +207,28 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
-        title("test", "final weights"): text(measure.final(group)),
+        title("test", "final weights"): measure.text(measure.final(group)),
         "95 % interval": ends(interval(group)),
         "difference (95 % interval)": differs,
         "seeds to detect 1 point": seeds,
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
-        title("validation", "best epoch"): (
-            "" if on_test else text(group.values("best_val", measure.name))
-        ),
-        title("validation", "last epoch, mean of folds"): (
-            text(group.last_epochs(f"val_{measure.name}")) if group.folds else ""
-        ),
-        title("training", "last epoch"): text(group.last_epochs(f"train_{measure.name}")),
-        title("balanced test", "final weights"): text(balanced(group)),
+        title("validation", "best epoch"): best_val,
+        title("validation", "last epoch, mean of folds"): measure.text(last_val),
+        title("training", "last epoch"): measure.text(group.last_epochs(f"train_{measure.name}")),
+        title("balanced test", "final weights"): measure.text(balanced_accuracies(group)),
         "images seen": f"{mean(group.values('images_seen')):,.0f}",
         "training TFLOP": tflop(group),
         "minutes": minutes(group.values("seconds")),
         "minutes in steps": minutes(seconds_in_steps(group)),
         "cores": each_once(
-            machine(run, "threads") for run in group.runs if not machine(run, "gpu")
+            machine_fact(run, "threads") for run in group.runs if not machine_fact(run, "gpu")
         ),
         "commit": each_once(map(short_commit, group.stages)),
-        "machine": each_once(machine(stage, "gpu", "cpu") for stage in group.stages),
+        "machine": each_once(machine_fact(stage, "gpu", "cpu") for stage in group.stages),
     }
 
 
-def balanced(group: Group) -> list[float]:
+def balanced_accuracies(group: Group) -> list[float]:
     """Return the final weights' balanced test accuracies; [] unless the classes are uneven."""
     counts = group.values("test", "final", "per_class_count")
     uneven = any(is_uneven(count) for count in counts if count)
@@ -246,12 +256,13 @@ def seconds_in_steps(group: Group) -> list[float]:
 
 def time_in_steps(curve: Curve) -> float:
     """Return the seconds spent in training steps, from the images and speeds in a metrics.csv."""
-    before = [0.0, *(row["images_seen"] for row in curve)]
-    return sum(
-        (row["images_seen"] - seen) / row["images_per_s"]
-        for seen, row in zip(before, curve, strict=False)
-        if row["images_per_s"] > 0
-    )
+    seconds = 0.0
+    seen = 0.0
+    for row in curve:
+        if row["images_per_s"] > 0:
+            seconds += (row["images_seen"] - seen) / row["images_per_s"]
+        seen = row["images_seen"]
+    return seconds
 
 
 def minutes(seconds: Sequence[float]) -> str:
@@ -262,13 +273,13 @@ def minutes(seconds: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(f"{each(seconds) / 60:.1f}" for each in (min, max) if seconds))
 
 
-def machine(run: dict[str, Any], *keys: str) -> str:
+def machine_fact(run: Json, *keys: str) -> str:
     """Return the first non-empty value of `keys` in a summary's "machine", or ""."""
-    facts = run.get("machine") or {}
-    return next((str(facts[key]) for key in keys if facts.get(key)), "")
+    values = (value_at(run, "machine", key) for key in keys)
+    return str(next(filter(None, values), ""))
 
 
-def short_commit(run: dict[str, Any]) -> str:
+def short_commit(run: Json) -> str:
     """Return the first 7 digits of a run's commit, plus "+changes" for uncommitted changes."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -80,28 +79,23 @@ def wrapped(label: str) -> str:
     return literal("\n".join(wrap(printable(label), LABEL, max_lines=2, placeholder=" …")))
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a chart: a group's label, its runs' results, their 95 % interval, and a text."""
-
-    label: str
-    points: Sequence[float]
-    interval: tuple[float, float] | None
-    text: str
+# A row of a chart: a group's label, its runs' results, their 95 % interval, and a text.
+Dots = tuple[str, Sequence[float], tuple[float, float] | None, str]
 
 
-def dots(rows: Sequence[Row], title: str) -> Figure:
+def dots(rows: Sequence[Dots], title: str) -> Figure:
     """Draw a row per group: a dot per run, a bar at the mean, a line for the interval, and text."""
     figure, axes = chart(7.5, 1.2 + 0.45 * len(rows))
-    for place, row in enumerate(rows):
-        axes.plot(row.interval or [], [place] * len(row.interval or ()), color="#3b6ea5", alpha=0.6)
-        axes.plot(np.mean(row.points), place, "|", color="#3b6ea5", markersize=16, mew=2)
-        axes.plot(row.points, [place] * len(row.points), "o", color="#1d3d61", markersize=4)
+    for place, (_, points, interval, text) in enumerate(rows):
+        ends = interval or ()
+        axes.plot(ends, [place] * len(ends), color=PALETTE[0], alpha=0.6)
+        axes.plot(np.mean(points), place, "|", color=PALETTE[0], markersize=16, mew=2)
+        axes.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
         axes.annotate(
-            row.text, (1, place), (6, 0), xycoords=axes.get_yaxis_transform(),
+            text, (1, place), (6, 0), xycoords=axes.get_yaxis_transform(),
             textcoords="offset points", va="center", fontsize=8, annotation_clip=False,
         )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [wrapped(row.label) for row in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), [wrapped(label) for label, *_ in rows], fontsize=8)
     axes.set(xlabel=title, ylim=(len(rows) - 0.5, -0.5))  # the first on top
     return figure
 
@@ -140,8 +134,9 @@ def curves(
     solid lines. For a group of several runs, draw the mean and a band from the lowest to the
     highest value. If there are several groups, the legend names them.
     """
-    palette, columns = colors(len(groups)), len(measures)
-    size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
+    palette = colors(len(groups))
+    columns = len(measures)
+    size = (5 * columns, 3.5 + 0.17 * len(groups) / columns)
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     for axes, measure in zip(figure.subplots(1, columns, squeeze=False)[0], measures, strict=True):
         for (_, runs), color in zip(groups, palette, strict=True):
@@ -154,9 +149,12 @@ def curves(
         make_plain(axes)
     named = groups if len(groups) > 1 else []
     band = "; bands: lowest to highest" if any(len(runs) > 1 for _, runs in groups) else ""
+    lines = [
+        Line2D([], [], color=color, label=wrapped(label))
+        for (label, _), color in zip(named, palette, strict=False)
+    ]
     figure.legend(
-        [Line2D([], [], color=color) for color in palette[: len(named)]],
-        [wrapped(label) for label, _ in named],
+        handles=lines,
         title=f"solid: {validation}, dashed: training{band}",
         loc="outside lower center", ncols=columns, fontsize=8, title_fontsize=8, frameon=False,
     )  # fmt: skip

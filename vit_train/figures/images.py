@@ -1,7 +1,7 @@
 """Sheets of labeled images, and of a classifier's mistakes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from textwrap import fill
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vit_train.base.text import printable
 from vit_train.config.fields import Size
 from vit_train.data.batches import Batch, Normalize
+from vit_train.data.dataset import ImageSet
 from vit_train.figures.charts import (
     PALETTE,
     Figure,
@@ -29,14 +30,16 @@ from vit_train.model.build import images_at_once
 from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.tasks import Task
 
-COLUMNS = 6
 # The colors of correct and of wrong predictions.
-RIGHT, WRONG = PALETTE[2], PALETTE[3]
-GRAY = PALETTE[5]
+RIGHT = PALETTE[2]
+WRONG = PALETTE[3]
 # Colors for a map's values: perceptually uniform, and also readable in gray.
-COLORS = "magma"
+HEAT = "magma"
 # In inches: an image's side, a line below it, the gap between images, and a section's title.
-SIDE, LINE, GAP, TITLE = 1.5, 0.17, 0.14, 0.4
+SIDE = 1.5
+LINE = 0.17
+GAP = 0.14
+TITLE = 0.4
 # The size of a line's font, in points.
 FONT = 7.5
 
@@ -47,7 +50,7 @@ Labeled = tuple[Tensor, Sequence[tuple[str, str]]]
 
 def draw_sheet(
     sections: Mapping[str, Sequence[Labeled]],
-    columns: int = COLUMNS,
+    columns: int = 6,
     side: float = SIDE,
     legend: str = "",
 ) -> Figure:
@@ -91,9 +94,10 @@ def draw_sheet(
 
 def draw_scale(axes: Axes, sheet_width: float, top: float, legend: str) -> None:
     """Draw the color scale of maps on a sheet, `top` inches from its top."""
-    middle, reach = sheet_width / 2, min(1.5, sheet_width / 9)
+    middle = sheet_width / 2
+    reach = min(1.5, sheet_width / 9)
     extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
-    axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
+    axes.imshow(np.arange(256)[None], cmap=HEAT, extent=extent)
     for x, y, text, ha, va in (
         (middle - reach - 0.06, 0.11, "0", "right", "center"),
         (middle + reach + 0.06, 0.11, "highest of each map", "left", "center"),
@@ -105,13 +109,14 @@ def draw_scale(axes: Axes, sheet_width: float, top: float, legend: str) -> None:
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
     """Return a line such as "label: cat 12 %", and its color."""
     share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
-    return fitted(f"{who}: ", name, f" {share} %"), color
+    return cut_to_fit(f"{who}: ", name, f" {share} %"), color
 
 
-def fitted(before: str, name: str, after: str = "") -> str:
+def cut_to_fit(before: str, name: str, after: str = "") -> str:
     """Return a line that fits below an image, with the end of the name cut off if necessary."""
     name = printable(name)[:99]  # no more of a longer name could fit
-    line, kept = f"{before}{name}{after}", len(name)
+    line = f"{before}{name}{after}"
+    kept = len(name)
     while sum(map(width, line)) > SIDE and kept > 1:
         kept -= 1
         line = f"{before}{name[:kept].rstrip()}…{after}"
@@ -134,7 +139,7 @@ def width(sign: str) -> float:
 def image_grid(
     images: Tensor,
     labels: Sequence[Sequence[str]],
-    columns: int = COLUMNS,
+    columns: int = 6,
     side: float = SIDE,
     title: str = "",
     legend: str = "",
@@ -149,40 +154,47 @@ def image_grid(
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
     """Return a label's class as a line; for a mixed label (K,), a line for each class's share."""
-    if target.ndim == 0:
-        return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
-    shares = zip(target.tolist(), classes, strict=True)
-    shown = sorted(((share, name) for share, name in shares if share >= 0.005), reverse=True)
+    shares = target.tolist() if target.ndim else [int(target) == n for n in range(len(classes))]
+    named = zip(shares, classes, strict=True)
+    shown = sorted(((share, name) for share, name in named if share >= 0.005), reverse=True)
     parts = ((name, f" {share:.0%}" if share <= 0.995 else "") for share, name in shown)
-    return [fitted("", *part) for part in parts] or ["no label"]
+    return [cut_to_fit("", *part) for part in parts] or ["no label"]
 
 
 def captioned(
-    image: Tensor, classes: Sequence[str], label: int, answer: int, chances: Floats, name: object
-) -> Labeled:
-    """Return an image above its label, a model's answer and, if it has one, the name of its file.
+    images: ImageSet,
+    answers: Integers,
+    chances: Floats,
+    classes: Sequence[str],
+    chosen: Iterable[int],
+) -> list[Labeled]:
+    """Return the chosen images, each above its label, a model's answer and the name of its file.
 
-    `chances` (K,) are the model's probabilities of all classes.
+    `answers` (N,) are the classes that the model suggests, and `chances` (N,K) its probabilities of
+    all classes. Only images from files have names.
     """
-    lines = [
-        class_line("label", classes[label], chances[label]),
-        class_line("model", classes[answer], chances[answer], RIGHT if answer == label else WRONG),
-    ]
-    if isinstance(name, str):
-        lines.append(name_line(name))
-    return image, lines
+    found: list[Labeled] = []
+    for index in chosen:
+        label = int(images.labels[index])
+        answer = answers[index]
+        color = RIGHT if answer == label else WRONG
+        lines = [
+            class_line("label", classes[label], chances[index, label]),
+            class_line("model", classes[answer], chances[index, answer], color),
+        ]
+        name = images.all_names[index]
+        if isinstance(name, str):
+            lines.append(name_line(name))
+        found.append((images.images[index], lines))
+    return found
 
 
 def name_line(name: str) -> tuple[str, str]:
     """Return the name of an image's file as a line, with the start of a long path cut off."""
-    return fitted("", name[::-1])[::-1], GRAY
+    return cut_to_fit("", name[::-1])[::-1], PALETTE[5]
 
 
-# The number of images in each section.
-COUNT = 12
-
-
-def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
+def highest(values: Floats, among: np.ndarray, count: int = 12) -> list[int]:
     """Return the indices of the `count` highest values (N,), highest first.
 
     Ignore values where `among` (N,) is False.
@@ -191,36 +203,35 @@ def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
     return list(map(int, order[among[order]][:count]))
 
 
-def draw_mistakes(
-    predictions: Predictions, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
-) -> Figure:
-    """Draw the most wrong and the least sure predictions for uint8 images (N,3,H,W).
+def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[str]) -> Figure:
+    """Draw the images with the most wrong and with the least sure predictions.
 
     Below each image are its true class, its predicted class and, if the image has one, the name of
     its file.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
+    unsure = best[:, -2] - best[:, -1]
     sections = {
         "Most wrong: the true class has the lowest probability": highest(
             predictions.losses, ~predictions.correct
         ),
         "Least sure: two classes are almost equally probable": highest(
-            best[:, -2] - best[:, -1], np.ones(len(best), dtype=bool)
+            unsure, np.full(len(unsure), True)
         ),
     }
-
-    def labeled(index: int) -> Labeled:
-        label, predicted = int(predictions.labels[index]), int(predictions.predicted[index])
-        chances = np.exp(predictions.log_probabilities[index])
-        name = names[index] if len(names) else None
-        return captioned(images[index], classes, label, predicted, chances, name)
-
-    return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})
+    chances = np.exp(predictions.log_probabilities)
+    return draw_sheet(
+        {
+            title: captioned(images, predictions.predicted, chances, classes, chosen)
+            for title, chosen in sections.items()
+        }
+    )
 
 
 # The share of the gray image that the map's color covers where the map is 0, and the additional
 # share where the map is highest.
-COVER, MORE = 0.3, 0.5
+COVER = 0.3
+MORE = 0.5
 
 
 def draw_maps(
@@ -232,7 +243,7 @@ def draw_maps(
     each image.
     """
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
-    shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
+    shown = side_by_side([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
     # `columns` is for one map, two pictures side by side; with more maps, fewer columns fit.
     columns = math.ceil(2 * columns / (1 + maps.shape[1]))
     return image_grid(shown, lines, min(columns, len(images)), legend=legend)
@@ -240,27 +251,36 @@ def draw_maps(
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:
     """Return the uint8 images (N,3,H,W) in gray, overlaid with the colors of their maps (N,R,C)."""
-    images, maps = images.cpu().float(), maps.cpu().float()
+    images = images.cpu().float()
+    maps = maps.cpu().float()
     values = maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
     values = F.interpolate(values.unsqueeze(1).clamp(0, 1), images.shape[2:])  # (N,1,H,W)
-    colors = torch.from_numpy(colormaps[COLORS](values.squeeze(1).numpy())[..., :3])
+    colors = torch.from_numpy(colormaps[HEAT](values.squeeze(1).numpy())[..., :3])
     cover = COVER + MORE * values
     gray = images.mean(dim=1, keepdim=True)
     return (cover * 255 * colors.permute(0, 3, 1, 2) + (1 - cover) * gray).byte()
 
 
-def joined(pictures: Sequence[Tensor]) -> Tensor:
+def side_by_side(pictures: Sequence[Tensor]) -> Tensor:
     """Join each image's uint8 pictures (N,3,H,W) side by side, separated by white lines."""
     line = max(1, pictures[0].shape[-1] // 32)
     return torch.cat([F.pad(each, (0, line), value=255) for each in pictures], 3)[..., :-line]
 
 
 # The most images, pictures in a row and rows that fit on a page, and a picture's side in inches.
-IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.77
+IMAGES = 12
+ACROSS = 12
+ROWS = 4
+PICTURE = 0.77
 
 
 def gallery_size(task: Task, model: nn.Module) -> int:
-    """Return the number of images to draw; 0 if one image's attention takes too much memory."""
+    """Return the number of images to draw.
+
+    It is 0 for a task without pictures, and if one image's attention takes too much memory.
+    """
+    if not task.columns:
+        return 0
     most = min(IMAGES, images_across(task) * ROWS)
     return min(most, images_at_once(model)) if isinstance(model, VisionTransformer) else most
 
@@ -275,13 +295,10 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normaliz
     images, targets = (tensor[: gallery_size(task, model)] for tensor in batch)
     first, *others = task.pictures(model, images, targets)
     plain = normalize.undo(first).cpu()
-    shown = joined(
-        [
-            plain,
-            *(normalize.undo(each).cpu() if each.ndim == 4 else covered(plain, each)
-              for each in others),
-        ]
-    )  # fmt: skip
+    drawn = (
+        normalize.undo(each).cpu() if each.ndim == 4 else covered(plain, each) for each in others
+    )
+    shown = side_by_side([plain, *drawn])
     title = f"From left to right: {', '.join(task.columns)}"
     return image_grid(shown, [[]] * len(shown), images_across(task), PICTURE, title, task.legend)
 
@@ -324,7 +341,8 @@ def mosaic(positions: Tensor, grid: Size) -> Tensor:
     row i, column j of the grid shows the similarity between the patch in row i, column j of the
     image and every patch. Lines of NaN separate the maps: (R·(R + 1) − 1, C·(C + 1) − 1).
     """
-    directions, (rows, columns) = F.normalize(positions, dim=1), grid
+    directions = F.normalize(positions, dim=1)
+    rows, columns = grid
     alike = directions @ directions.t()
     maps = alike.view(*grid, *grid)  # row, column, other row, other column
     maps = F.pad(maps, (0, 1, 0, 1), value=float("nan"))
@@ -333,6 +351,11 @@ def mosaic(positions: Tensor, grid: Size) -> Tensor:
 
 # With more patches, these are too small to see, and their similarities take gigabytes.
 MOST_PLACES = 48**2
+
+
+def has_position_table(encoder: Encoder) -> bool:
+    """Return True if the encoder has a table of positions, with at most MOST_PLACES patches."""
+    return len(encoder.pos_embed) > 0 and math.prod(encoder.grid) <= MOST_PLACES
 
 
 @torch.no_grad()

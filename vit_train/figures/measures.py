@@ -1,12 +1,12 @@
 """Measures of a classifier's predictions, as numbers, figures and text."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, shortened
+from vit_train.data.dataset import ImageSet
 from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
 from vit_train.figures.images import draw_mistakes
 from vit_train.loop.metrics import (
@@ -27,10 +27,7 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the confusion matrix: the share of each true class (row) predicted as each class."""
     together = -(-len(classes) // MOST_CELLS)
     matrix = confusion_matrix(predictions, together)
-    images = matrix.sum(axis=1, keepdims=True)
-    shares = np.ma.masked_where(
-        np.repeat(images == 0, len(matrix), axis=1), 100 * matrix / np.maximum(1, images)
-    )
+    shares = 100 * matrix / np.ma.masked_equal(matrix.sum(axis=1, keepdims=True), 0)
     named = len(classes) <= MOST_NAMED
     side = 2.2 + 0.48 * len(classes) if named else 9
     figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
@@ -74,12 +71,13 @@ def class_reports(
     share of `support`, and `f1` their harmonic mean; 0/0 counts as 0. As in scikit-learn, the
     averages leave out classes that occur neither as labels nor as predictions.
     """
-    right, predicted = predictions.hits, predictions.counts(predictions.predicted)
+    right = predictions.hits
+    predicted = predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)
-    with np.errstate(invalid="ignore"):
-        quotients = right / predicted, right / support, 2 * right / (predicted + support)
-    scores = np.nan_to_num(np.stack(quotients, axis=1))  # (K,3)
-    present, total = predicted + support > 0, int(support.sum())
+    counts = np.stack((predicted, support, predicted + support), axis=1)
+    scores = np.outer(right, (1, 1, 2)) / np.maximum(1, counts)  # (K,3)
+    present = predicted + support > 0
+    total = int(support.sum())
     keys = ("name", "precision", "recall", "f1", "support", "predicted")
     rows = zip(classes, *scores.T.tolist(), support.tolist(), predicted.tolist(), strict=True)
     averages = [
@@ -120,8 +118,10 @@ def calibration_error(predictions: Predictions) -> float:
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence and, below it, the distribution of the confidence."""
     count, confidence, accuracy = binned(predictions)
-    bins = np.flatnonzero(count)  # bins without images get no bars
-    left, count, confidence, accuracy = bins / BINS, count[bins], confidence[bins], accuracy[bins]
+    left = np.flatnonzero(count) / BINS  # bins without images get no bars
+    confidence = confidence[count > 0]
+    accuracy = accuracy[count > 0]
+    count = count[count > 0]
     place = {"width": 1 / BINS, "align": "edge"}
     figure = Figure(figsize=(5.2, 5.8), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
@@ -168,12 +168,13 @@ def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
     for wanted in MARKED:
         reached = coverage[FEWEST - 1 :][accuracy[FEWEST - 1 :] >= wanted]
         if len(reached) and 0.02 < reached[-1] < 1:
-            x, y = 100 * reached[-1], 100 * wanted
+            x = 100 * reached[-1]
+            y = 100 * wanted
             axes.plot(x, y, "o", color=PALETTE[1], markersize=5)
             # Beside the falling curve, on the side with more room.
             side, offset = ("right", (-7, -11)) if x > 50 else ("left", (6, 4))
             axes.annotate(
-                f"{100 * wanted:.0f} % accuracy on {x:.0f} % of images", (x, y), offset, ha=side,
+                f"{y:.0f} % accuracy on {x:.0f} % of images", (x, y), offset, ha=side,
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
     axes.set(
@@ -214,16 +215,16 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 
 
 def figures(
-    result: Evaluation, images: Tensor, classes: Sequence[str], names: Sequence[object]
+    result: Evaluation, images: ImageSet, classes: Sequence[str]
 ) -> Iterator[tuple[str, Figure]]:
     """For a classifier, yield (name, figure) for each of FIGURES and for a sheet of mistakes.
 
-    `images` is uint8 (N,3,H,W); `names` are the images' names. For other models, yield nothing.
+    `images` are those that were evaluated. For other models, yield nothing.
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():
             yield name, draw(result.predictions, classes)
-        yield "mistakes", draw_mistakes(result.predictions, images, classes, names)
+        yield "mistakes", draw_mistakes(result.predictions, images, classes)
 
 
 def result_line(result: Evaluation) -> str:
@@ -248,13 +249,20 @@ def result_line(result: Evaluation) -> str:
 
 def class_table(result: Classification, classes: list[str]) -> str:
     """Format one line per class: name, accuracy, bar, and number of correct images."""
+    counts = zip(result.per_class_correct, result.per_class_count, strict=True)
+    lines = (
+        f"{correct / count:7.2%}  {'█' * round(20 * correct / count):<20}  {correct:5d} of {count}"
+        if count
+        else ""
+        for correct, count in counts
+    )
+    return by_name(classes, lines)
+
+
+def by_name(classes: Sequence[str], lines: Iterable[str]) -> str:
+    """Format the line of each class or tag after its name; "" stands for one without images."""
     names = [shortened(name, CLASS_NAME) for name in classes]
     width = max(map(len, names))
-    counts = zip(names, result.per_class_correct, result.per_class_count, strict=True)
     return "\n".join(
-        f"  {name:<{width}}  {correct / count:7.2%}  {'█' * round(20 * correct / count):<20}  "
-        f"{correct:5d} of {count}"
-        if count
-        else f"  {name:<{width}}  no images"
-        for name, correct, count in counts
+        f"  {name:<{width}}  {line or 'no images'}" for name, line in zip(names, lines, strict=True)
     )

@@ -23,7 +23,7 @@ from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.image_files import FORMATS, bulleted
 from vit_train.data.splits import make_splits
 from vit_train.figures.charts import Figure, save
-from vit_train.figures.images import Labeled, draw_sheet, fitted, name_line
+from vit_train.figures.images import Labeled, cut_to_fit, draw_sheet, name_line
 from vit_train.trained.folder import run_at
 
 # The problems of pairs of copies, and the number of pairs of each to draw.
@@ -172,7 +172,7 @@ def draw_copies(found: Mapping[str, Sequence[Row]], parts: Mapping[str, ImageSet
 
     def labeled(split: str, name: str, label: str) -> Labeled:
         images, number = pixels[split, name]
-        lines = [(fitted(f"{split}: ", label), "black"), name_line(name)]
+        lines = [(cut_to_fit(f"{split}: ", label), "black"), name_line(name)]
         return images[number], lines
 
     return draw_sheet(

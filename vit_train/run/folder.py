@@ -284,7 +284,7 @@ class RunFolder(Files):
         test = self.run.data.splits.test
         classes = self.run.data.facts.classes
         for name, result in without_same(results).items():
-            for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
+            for metric, figure in figures(result, test, classes):
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
     def summarize(self, status: str, **results: Any) -> None:

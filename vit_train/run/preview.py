@@ -14,7 +14,12 @@ from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics, load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.figures.charts import save
-from vit_train.figures.images import MOST_PLACES, draw_positions, image_grid, label_lines
+from vit_train.figures.images import (
+    draw_positions,
+    has_position_table,
+    image_grid,
+    label_lines,
+)
 from vit_train.model.build import (
     attention_gradient_bytes,
     on_meta,
@@ -87,7 +92,7 @@ def inspect_model(config: InspectConfig) -> None:
         f"permuting encoded patches): {order_error(bare):.0e} without positions, "
         f"{order_error(model):.0e} with model.positions={model.config.positions}"
     )
-    if len(model.pos_embed) and math.prod(model.grid) <= MOST_PLACES:
+    if has_position_table(model):
         save(draw_positions(model), Path(config.out))
         logger.info(f"plot of the position embeddings written to {config.out}")
 

@@ -278,11 +278,8 @@ class Pictures(Callback):
         if images is None or not isinstance(val, Classification):
             return
         classes = run.data.facts.classes
-        names = images.all_names.tolist()
         self.board.figure("val/confusion", FIGURES["confusion"](val.predictions, classes), step)
-        self.board.figure(
-            "val/mistakes", draw_mistakes(val.predictions, images.images, classes, names), step
-        )
+        self.board.figure("val/mistakes", draw_mistakes(val.predictions, images, classes), step)
         if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
             figure = draw_relevance(run, model, sample(images, min(SHOWN, most)))
             self.board.figure("val/relevance", figure, step)
