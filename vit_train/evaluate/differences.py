@@ -101,9 +101,8 @@ def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
     pairs = [(run, others.get(seed_and_fold(run))) for run in group.runs]
     if any(other and not on_same_images(run, other, split) for run, other in pairs):
         return None
-    return Difference(
-        [value_at(run, *path) - value_at(other, *path) for run, other in pairs if other]
-    )
+    values = [(value_at(run, *path), value_at(other, *path)) for run, other in pairs if other]
+    return Difference([own - theirs for own, theirs in values])
 
 
 def on_same_images(run: Json, other: Json, split: str) -> bool:

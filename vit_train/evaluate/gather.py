@@ -108,7 +108,6 @@ def is_search(groups: Sequence[Group]) -> bool:
 
     Such settings were probably chosen by a search.
     """
-    values = (
-        {group.settings.get(key) for group in groups} - {None} for key in setting_keys(groups)
-    )
+    keys = setting_keys(groups)
+    values = ({group.settings.get(key) for group in groups} - {None} for key in keys)
     return sum(len(each) >= 5 and set(map(type, each)) == {float} for each in values) > 1

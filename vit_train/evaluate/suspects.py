@@ -61,8 +61,9 @@ def find_suspects(config: SuspectsConfig) -> None:
     title = "Labels to check, the most suspicious first: a part of them is right"
     save(draw_sheet({title: shown}), folder / "suspects.png")
     lines = [f"{name}: labeled {label}, perhaps {other}" for name, label, other, *_ in rows[1:]]
+    found = counted(len(lines), "suspect")
     logger.info(
-        f"{counted(len(lines), 'suspect')} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
+        f"{found} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
         f"{PRECISION_NOTE}\nwritten to {folder}/: suspects.csv, suspects.png"
     )
 

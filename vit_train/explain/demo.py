@@ -29,7 +29,7 @@ SUPPORTED: dict[str, tuple[object, ...]] = {
     "registers": (0,),
 }
 # With more patches, a browser takes seconds for an image.
-MOST_PATCHES = 400
+MOST_IN_BROWSER = 400
 
 
 def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
@@ -37,7 +37,8 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
 
     Raise ValueError if the page's JavaScript does not support the model.
     """
-    model, meta = require_supported(trained), trained.meta
+    model = require_supported(trained)
+    meta = trained.meta
     images = evaluated_images(config.data, "test", meta, config.count)[0].images
     tensors = {key: value for key, value in model.state_dict().items() if "pos_embed" not in key}
     for table in model.pos_embed:  # at most one, because SUPPORTED has only positions_at=stem
@@ -46,7 +47,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     meta.require_finite(halves)
     # First all low bytes, then all high bytes, because this compresses better.
     planes = halves.view(torch.uint8).view(-1, 2).t().contiguous()
-    pixels = images.images.permute(0, 2, 3, 1).contiguous()
+    pixels = images.images[:].permute(0, 2, 3, 1).contiguous()
     content = {
         "title": printable(config.ckpt if is_builtin(meta.path) else meta.config.data.title),
         "classes": [printable(name) for name in meta.classes],
@@ -76,28 +77,29 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
 
 def require_supported(trained: Trained) -> VisionTransformer:
     """Return the model; raise ValueError if the demo page does not support it."""
-    model, config = trained.model, trained.meta.config
+    model = trained.model
+    config = trained.meta.config
     if type(model) is not VisionTransformer:  # a subclass may compute anything else
         raise ValueError(
             "html= needs a Vision Transformer that classifies, but the checkpoint has "
             f"model.name={config.model.name} and task={config.task.name}"
         )
     unsupported = [
-        *(
-            f"model.{name}={value}"
-            for name, values in SUPPORTED.items()
-            if (value := getattr(model.config, name)) not in values
-        ),
-        *([] if trained.meta.task.one_class else ["task=tags"]),
-        *(["data.fit=pad"] if trained.meta.fit == "pad" else []),
+        f"model.{name}={getattr(model.config, name)}"
+        for name, values in SUPPORTED.items()
+        if getattr(model.config, name) not in values
     ]
+    if not trained.meta.task.one_class:
+        unsupported.append("task=tags")
+    if trained.meta.fit == "pad":
+        unsupported.append("data.fit=pad")
     if unsupported:
         raise ValueError(f"html= does not support {', '.join(unsupported)}")
     rows, columns = model.grid
     if rows != columns:
         raise ValueError("html= supports only square images")
-    if rows**2 > MOST_PATCHES:
+    if rows**2 > MOST_IN_BROWSER:
         raise ValueError(
-            f"html= supports at most {MOST_PATCHES} patches, but this model has {rows**2}"
+            f"html= supports at most {MOST_IN_BROWSER} patches, but this model has {rows**2}"
         )
     return model

@@ -35,13 +35,7 @@ def explain_predictions(config: ExplainConfig) -> None:
     trained = load_on(config.ckpt, config.device, config.weights, config.data.image_size)
     if config.html is not None:
         return write_demo(trained, config, Path(config.html))
-    explainer = None
-    if not isinstance(trained.model, EncoderDecoder):
-        explainer = make_explainer(trained, config)
-    elif config.score or config.target is not None or config.method != ExplainConfig.method:
-        raise ValueError(
-            "method=, score= and target= are for classifiers, but this model predicts pixels"
-        )
+    explainer = make_explainer(trained, config)
     folder = output_folder(config.out, run_folder(trained.meta.path) / folder_name(config))
     paths = [] if config.images is None else image_files(config.images)
     if paths:
@@ -49,19 +43,27 @@ def explain_predictions(config: ExplainConfig) -> None:
     else:
         some = evaluated_images(config.data, "test", trained.meta, config.count)[0].images
         images, titles, shown = some.images[:], true_classes(some, trained.meta), None
-    figures = (
-        decoder_figures(trained, config.layer, images)
-        if explainer is None
-        else explainer.figures(images, titles, shown)
-    )
-    save_figures(figures, folder, paths)
-    if explainer is not None and config.score:
+    if explainer is None:
+        save_figures(decoder_figures(trained, config.layer, images), folder, paths)
+        return
+    save_figures(explainer.figures(images, titles, shown), folder, paths)
+    if config.score:
         part = evaluated_images(config.data, "test", trained.meta, config.score)[0].images
         for method in explainer.methods:
             explainer.score(part, method)
 
 
-def make_explainer(trained: Trained, config: ExplainConfig) -> Explainer:
+def make_explainer(trained: Trained, config: ExplainConfig) -> Explainer | None:
+    """Return an explainer, or None if the model predicts pixels.
+
+    Raise ValueError for settings that the model or the method does not have.
+    """
+    if isinstance(trained.model, EncoderDecoder):
+        if config.score or config.target is not None or config.method != ExplainConfig.method:
+            raise ValueError(
+                "method=, score= and target= are for classifiers, but this model predicts pixels"
+            )
+        return None
     if config.layer != ExplainConfig.layer and config.method not in ("attention", "all"):
         raise ValueError(
             f"layer={config.layer} is only for method=attention or all: the other methods use all "
@@ -82,14 +84,14 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, paths: Sequence[Pa
 
 def folder_name(config: ExplainConfig) -> str:
     """Return the output folder's name; it lists the settings that differ from their defaults."""
-    parts = [
-        "explain",
-        "" if config.method == ExplainConfig.method else config.method,
-        "" if config.layer == ExplainConfig.layer else f"layer{config.layer}",
-        file_name(config.target) if config.target else "",
-        "" if config.weights == ExplainConfig.weights else config.weights,
-    ]
-    return "-".join(filter(None, parts))
+    parts = {
+        "method": config.method,
+        "layer": f"layer{config.layer}",
+        "target": file_name(config.target or ""),
+        "weights": config.weights,
+    }
+    changed = (key for key in parts if getattr(config, key) != getattr(ExplainConfig, key))
+    return "-".join(["explain", *(parts[key] for key in changed)])
 
 
 def read_images(
@@ -103,19 +105,23 @@ def read_images(
     """
     _, height, width = trained.meta.image_shape
     scale = max(1, VIEWING_SIDE / min(height, width))
-    size = round(scale * height), round(scale * width)
-    found, doubts = dict[Path, tuple[Tensor, Tensor]](), Doubts()
+    size = (round(scale * height), round(scale * width))
+    names: list[str] = []
+    images = []
+    shown = []
+    doubts = Doubts()
     for path in paths:
-        if len(found) >= count:
+        if len(names) >= count:
             break
         try:
-            pixels = trained.pixels(path, max_pixels, doubts)
-            # Without doubts, which the first reading has noted.
-            found[path] = pixels, trained.pixels(path, max_pixels, size=size)
+            images.append(trained.pixels(path, max_pixels, doubts))
         except BrokenImage as error:
             logger.warning(f"{path} cannot be read: {error}")
-    if not found:
+            continue
+        names.append(path.name)
+        # Without doubts, which the first reading has noted.
+        shown.append(trained.pixels(path, max_pixels, size=size))
+    if not names:
         raise ValueError("cannot read any of the images")
     doubts.warn()
-    images, shown = map(torch.stack, zip(*found.values(), strict=True))
-    return images, [path.name for path in found], shown
+    return torch.stack(images), names, torch.stack(shown)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.log import logger
@@ -46,9 +47,11 @@ LEGENDS = {
     "attention": "attention of layer {layer}, mean of all heads",
 }
 # Shares of the patches to delete: for a curve, and for a single number.
-CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
+CURVE = (0.05, 0.1, 0.2, 0.3, 0.5)
+DELETED = 0.1
 # Maximum number of characters in a title, and in a class name within it.
-TITLE, NAME = 44, 30
+TITLE_LENGTH = 44
+NAME_LENGTH = 30
 
 
 class Explainer:
@@ -77,7 +80,8 @@ class Explainer:
             raise ValueError(
                 f"target={target} is not a class of the model: choose from {listed(meta.classes)}"
             )
-        self.trained, self.model, self.classes = trained, model, meta.classes
+        self.trained = trained
+        self.model = model
         self.precision = precision or trained.precision
         self.methods = list(LEGENDS) if method == "all" else [method]
         self.layer = layer_index(layer, model.config.depth, "model")
@@ -96,18 +100,14 @@ class Explainer:
 
         If `shown` is given, draw the maps over it: the same images at another size.
         """
+        even = even_distance(self.model.grid, self.model.config.patch_size)
         found = {
             "maps": self.draw_maps(images, titles, shown),
-            "distances": draw_distances(
-                self.distances(images),
-                max(images.shape[2:]),
-                even_distance(self.model.grid, self.model.config.patch_size),
-            ),
+            "distances": draw_distances(self.distances(images), max(images.shape[2:]), even),
         }
         if isinstance(self.model.patch_embed, PatchEmbed):
-            found["filters"] = draw_filters(
-                *principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
-            )
+            weight = self.model.patch_embed.proj.weight.cpu()
+            found["filters"] = draw_filters(*principal_filters(weight, FILTERS))
         return found
 
     def draw_maps(
@@ -120,24 +120,25 @@ class Explainer:
         probabilities.
         """
         found = [self.explained(images, method) for method in self.methods]
-        names = [shortened(name, NAME) for name in self.classes]
+        meta = self.trained.meta
+        names = [shortened(name, NAME_LENGTH) for name in meta.classes]
+        adjective, noun = (
+            ("predicted", "class") if meta.task.one_class else ("most probable", "tag")
+        )
         lines = []
-        one_class = self.trained.meta.task.one_class
-        adjective, noun = ("predicted", "class") if one_class else ("most probable", "tag")
         # The probabilities are the same for every method.
         for title, chances in zip(titles, found[0][1], strict=True):
             predicted = int(chances.argmax())
             results = [f"{adjective}: {names[predicted]} {100 * chances[predicted]:.0f} %"]
             if self.target not in (None, predicted):
                 results.append(f"{names[self.target]} {100 * chances[self.target]:.0f} %")
-            lines.append([shortened(title, TITLE), *results])
+            lines.append([shortened(title, TITLE_LENGTH), *results])
         raised = f"the {adjective} {noun}" if self.target is None else names[self.target]
-        legends = (
-            LEGENDS[method].format(layer=self.layer + 1, raised=raised) for method in self.methods
-        )
+        legend = "; ".join(LEGENDS[method] for method in self.methods)
+        legend = legend.format(layer=self.layer + 1, raised=raised)
+        if len(self.methods) > 1:
+            legend = f"from left to right: {legend}"
         maps = torch.stack([maps for maps, _ in found], dim=1)
-        order = "from left to right: " if len(self.methods) > 1 else ""
-        legend = order + "; ".join(legends)
         return draw_maps(images if shown is None else shown, maps, lines, legend)
 
     def normalized(self, images: Tensor) -> Tensor:
@@ -148,18 +149,18 @@ class Explainer:
 
         `method` computes the maps; None means the explainer's first method.
         """
-        parts = []
+        method = method or self.methods[0]
+        maps = []
+        probabilities = []
         for each in images.split(self.batch):
             pixels = self.normalized(each)
             chances = self.trained.probabilities(pixels, self.precision)
             predicted = chances.argmax(1)
             target = predicted if self.target is None else torch.full_like(predicted, self.target)
-            maps, _ = prediction_maps(
-                self.model, pixels, method or self.methods[0], self.layer, target
-            )
-            parts.append((maps.cpu(), chances.cpu()))
-        maps, probabilities = map(torch.cat, zip(*parts, strict=True))
-        return maps, probabilities
+            found, _ = prediction_maps(self.model, pixels, method, self.layer, target)
+            maps.append(found.cpu())
+            probabilities.append(chances.cpu())
+        return torch.cat(maps), torch.cat(probabilities)
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
@@ -168,11 +169,9 @@ class Explainer:
         Only the first `batch` images are used.
         """
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
-        config, grid = self.model.config, self.model.grid
-        return [
-            attention_distances(each, grid, config.num_prefix_tokens, config.patch_size).tolist()
-            for each in layers
-        ]
+        config = self.model.config
+        sizes = self.model.grid, config.num_prefix_tokens, config.patch_size
+        return [attention_distances(each, *sizes).tolist() for each in layers]
 
     def score(self, part: ImageSet, method: str) -> None:
         """Log how well a method marks important patches, compared with chance.
@@ -184,16 +183,17 @@ class Explainer:
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), len(part))
-            share, expected = hits.double().mean().item(), chance.mean().item()
             logger.info(
-                f"pointing game, {method}: {share:.1%} of {images} (95 % interval {low:.1%} "
-                f"to {high:.1%}); chance: {expected:.1%}"
+                f"pointing game, {method}: {hits.double().mean():.1%} of {images} (95 % interval "
+                f"{low:.1%} to {high:.1%}); chance: {chance.mean():.1%}"
             )
         # Without repetitions: with few patches, several shares give the same number of patches.
         counts = dict.fromkeys(map(self.patch_count, CURVE))
         for kind, order in deletion_orders(maps).items():
-            kept = {n: self.kept(part.images, chances.argmax(1), order[:, n:]) for n in counts}
-            shares = [f"{kept[n].double().mean():.1%} at {n / order.shape[1]:.0%}" for n in counts]
+            shares = []
+            for count in counts:
+                kept = self.kept(part.images, chances.argmax(1), order[:, count:])
+                shares.append(f"{kept.double().mean():.1%} at {count / order.shape[1]:.0%}")
             logger.info(
                 f"{method}, deleting patches of {images} in {kind} order, share of predictions "
                 f"kept: {', '.join(shares)}"
@@ -218,14 +218,15 @@ class Explainer:
             self.kept(images, probabilities.argmax(1), order[:, deleted:])
             for order in deletion_orders(maps).values()
         )
-        counts = int((random & ~marked).sum()), int((marked & ~random).sum())
+        only_random = int((random & ~marked).sum())
+        only_marked = int((marked & ~random).sum())
         return {
             "images": len(images),
             "patches_of_half": patches_of_half(maps).mean().item(),
             "deleted": deleted / maps[0].numel(),
             "changed": 1 - marked.double().mean().item(),
             "changed_at_random": 1 - random.double().mean().item(),
-            "p_value": Paired(len(images), *counts).p_value,
+            "p_value": Paired(len(images), only_random, only_marked).p_value,
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
@@ -248,17 +249,18 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     return [f"true: {name or 'no tag'}" for name in names]
 
 
-def on_grid(seen: Tensor, visible: Tensor, grid: Size) -> Tensor:
-    """Return maps (B,R,C) with values `seen` (B,V) at patches `visible` (B,V), and 0 elsewhere."""
-    return seen.new_zeros(len(seen), math.prod(grid)).scatter(1, visible, seen).view(-1, *grid)
+def on_grid(values: Tensor, patches: Tensor, grid: Size) -> Tensor:
+    """Return maps (B,R,C) with `values` (B,V) at `patches` (B,V), and 0 elsewhere."""
+    zeros = values.new_zeros(len(values), math.prod(grid))
+    return zeros.scatter(1, patches, values).unflatten(1, grid)
 
 
 def most_central(patches: Tensor, grid: Size) -> Tensor:
     """Return the patch nearest to the image's center among each image's patches: (B,M) → (B,)."""
     height, width = grid
-    rows, columns = patches // width, patches % width
-    away = (rows - (height - 1) / 2) ** 2 + (columns - (width - 1) / 2) ** 2
-    nearest = away.argmin(dim=1, keepdim=True)
+    down = patches // width - (height - 1) / 2
+    across = patches % width - (width - 1) / 2
+    nearest = (down**2 + across**2).argmin(dim=1, keepdim=True)
     return patches.gather(1, nearest).squeeze(1)
 
 
@@ -267,11 +269,11 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, grid: Size) -> Tensor
 
     `visible` (B,V) are the patches that stay visible.
     """
-    kinds = torch.ones(len(images), math.prod(grid)).scatter(1, visible, 0)
-    kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, *grid)
-    kinds = torch.nn.functional.interpolate(kinds, images.shape[2:])
+    patches = torch.cat((visible, query.unsqueeze(1)), dim=1)
+    kinds = torch.tensor([1.0] * visible.shape[1] + [2.0]).expand(patches.shape)
+    kinds = F.interpolate(on_grid(kinds, patches, grid).unsqueeze(1), images.shape[2:])
     red, gray = torch.tensor([[200, 40, 40], [200] * 3], dtype=torch.uint8).view(2, 3, 1, 1)
-    return torch.where(kinds == 0, images, torch.where(kinds == 2, red, gray))
+    return torch.where(kinds == 1, images, torch.where(kinds == 2, red, gray))
 
 
 @torch.no_grad()
@@ -284,7 +286,8 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     """
     model, meta = trained
     assert isinstance(model, EncoderDecoder)
-    index, grid = layer_index(layer, len(model.decoder.blocks), "decoder"), model.encoder.grid
+    index = layer_index(layer, len(model.decoder.blocks), "decoder")
+    grid = model.encoder.grid
     unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
     batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
     batch, order = next(iter(meta.task.eval_loader(batches)))
@@ -294,8 +297,8 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
         inputs: tuple[Tensor, ...] = (batch,)
     else:
         assert isinstance(meta.task, Reconstruct)
-        # The decoder predicts the visible patches, too.
-        num_visible, first_predicted = meta.task.num_visible, 0
+        num_visible = meta.task.num_visible
+        first_predicted = 0  # the decoder predicts the visible patches, too
         inputs = (batch, order[:, :num_visible])
     if not num_visible:
         raise ValueError(
@@ -304,12 +307,14 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     _, attention = model.forward(*inputs, return_attention=True)
     weights = attention[index][1].mean(dim=1)  # cross-attention, mean over the heads: (B,Q,T)
     meta.require_finite(weights)
-    visible, query = order[:, :num_visible], most_central(order[:, num_visible:], grid)
+    visible = order[:, :num_visible]
+    query = most_central(order[:, num_visible:], grid)
     numbers = torch.arange(len(images), device=query.device)
     # The visible patches are the last tokens; the other tokens have no place in the map.
     maps = on_grid(weights[numbers, query - first_predicted, -num_visible:], visible, grid)
-    row_and_column = (divmod(patch, grid[1]) for patch in query.tolist())
-    places = [[f"row {row + 1}, column {column + 1}"] for row, column in row_and_column]
+    lines = [
+        [f"row {patch // grid[1] + 1}, column {patch % grid[1] + 1}"] for patch in query.tolist()
+    ]
     shown = masked(images, visible.cpu(), query.cpu(), grid)
     legend = f"attention of the red patch to the visible patches, decoder layer {index + 1}"
-    return {"decoder": draw_maps(shown, maps, places, legend)}
+    return {"decoder": draw_maps(shown, maps, lines, legend)}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 
@@ -26,43 +27,56 @@ from vit_train.figures.charts import Figure, save
 from vit_train.figures.images import Labeled, cut_to_fit, draw_sheet, name_line
 from vit_train.trained.folder import run_at
 
-# The problems of pairs of copies, and the number of pairs of each to draw.
+# The problems of single files and images, and of pairs of copies.
+FAULTS = ("files that cannot be decoded", "files skipped", "images with almost no contrast")
 COPIES = (
     "one picture with two labels",
     "one picture in two splits",
     "one picture twice in a split",
 )
-DRAWN = 24
+# The number of pairs of each problem to draw.
+PAIRS_DRAWN = 24
 COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
+
+# The split, name and label of an image; of another file, only the name.
+Entry = tuple[str, str, str]
+NO_COPY = ("", "", "")
+# A problem, the image or file that has it, its copy, and a detail.
+Fault = tuple[str, Entry, Entry, str]
 
 
 def report_data(config: DataReportConfig) -> None:
     """Print the numbers of images and the faults of a data set; write all faults to config.out."""
     data = config.data
     if isinstance(data, FolderConfig):
-        data = replace(
-            data,
-            on_error="skip",
-            split_as=data.split_as and str(run_at(Path(data.split_as))),
-        )
+        split_as = data.split_as and str(run_at(Path(data.split_as)))
+        data = replace(data, on_error="skip", split_as=split_as)
     loaded = load_dataset(data)
     parts = make_splits(loaded, data).parts
     if data.val != "split":  # with data.val=test, these are the test images
         parts.pop("val", None)
     logger.info(class_counts(parts, loaded.classes))
     sides = [side for split, part in parts.items() for side in file_sides(split, part, data)]
-    found = faults(loaded, parts, sides)
-    for problem, rows in found.items():
-        logger.info(f"{problem}: {len(rows):,}{bulleted([as_line(*row) for row in rows])}")
-    table = [(problem, *row) for problem, rows in found.items() for row in rows]
+    images = {
+        (split, printable(str(name)), label): (part.images, row)
+        for split, part in parts.items()
+        for row, (name, label) in enumerate(
+            zip(part.all_names, part.label_names(loaded.classes), strict=True)
+        )
+    }
+    found = faults(loaded, list(images), [part.images for part in parts.values()], sides)
+    for problem in (*FAULTS, *COPIES):
+        lines = [as_line(*fault) for kind, *fault in found if kind == problem]
+        logger.info(f"{problem}: {len(lines):,}{bulleted(lines)}")
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, csv_text([COLUMNS, *table]))
-    if any(found[problem] for problem in COPIES):
+    rows = [(problem, *image, *copy, detail) for problem, image, copy, detail in found]
+    write_text(out, csv_text([COLUMNS, *rows]))
+    if any(problem in COPIES for problem, *_ in found):
         picture = out.with_name(f"{out.stem}_copies.png")
-        save(draw_copies(found, parts), picture)
+        save(draw_copies(found, images), picture)
         logger.info(f"pictures of the pairs written to {picture}")
-    logger.info(f"all {counted(len(table), 'fault')} of {data.title} written to {out}")
+    logger.info(f"all {counted(len(found), 'fault')} of {data.title} written to {out}")
 
 
 def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
@@ -70,9 +84,21 @@ def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
     shown = min(part.images.shape[2:])
     if not isinstance(data, FolderConfig):
         return [shown] * len(part)
-    found = sizes([Path(data.root, name) for name in part.all_names])
-    logger.info(f"{split} files: {in_words(found)}")
-    return [min(*size, shown) for size in found]
+    sizes = [size_seen(Path(data.root, name)) for name in part.all_names]
+    ordered = sorted(sizes, key=math.prod)
+    chosen = (ordered[0], ordered[-1], ordered[len(ordered) // 2])
+    smallest, largest, middle = (f"{width}×{height}" for height, width in chosen)
+    share = mean(height != width for height, width in sizes)
+    described = f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
+    logger.info(f"{split} files: {described}")
+    return [min(*size, shown) for size in sizes]
+
+
+def size_seen(path: Path) -> Size:
+    """Return the height and width of an image file as it is seen, before it is scaled."""
+    with Image.open(path, formats=FORMATS) as image:
+        swapped = turn_of(image) in SWAPS
+        return (image.width, image.height) if swapped else (image.height, image.width)
 
 
 def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
@@ -91,114 +117,71 @@ def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
     )
 
 
-def sizes(paths: Sequence[Path]) -> list[Size]:
-    """Return the heights and widths of image files as they are seen, before they are scaled."""
-    found = []
-    for path in paths:
-        with Image.open(path, formats=FORMATS) as image:
-            swapped = turn_of(image) in SWAPS
-            found.append((image.width, image.height) if swapped else (image.height, image.width))
-    return found
-
-
-def in_words(found: Sequence[Size]) -> str:
-    """Describe heights and widths in pixels."""
-    ordered = sorted(found, key=math.prod)
-    chosen = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
-    smallest, middle, largest = (f"{width}×{height}" for height, width in chosen)
-    share = mean(height != width for height, width in found)
-    return f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
-
-
-Row = Sequence[str]
-
-
 def faults(
-    data: Dataset, parts: Mapping[str, ImageSet], sides: Sequence[int]
-) -> dict[str, list[Row]]:
-    """Return the faults by problem, each as a row of the columns after the first.
+    data: Dataset, images: Sequence[Entry], pixels: Sequence[Tensor], sides: Sequence[int]
+) -> list[Fault]:
+    """Return the faults of a data set, in the order of FAULTS and COPIES.
 
-    `sides` are the sides of the images of all parts; see `find_copies`.
+    `images`, `pixels` and `sides` are those of all splits; see `find_copies`.
     """
-    images = [
-        (split, printable(str(name)), label)
-        for split, part in parts.items()
-        for name, label in zip(part.all_names, part.label_names(data.classes), strict=True)
-    ]
-    pixels, no_copy = [part.images for part in parts.values()], ("", "", "")
+    found: list[Fault] = []
+    for problem, files in zip(FAULTS, (data.broken, data.skipped), strict=False):
+        for name, why in files.items():
+            found.append((problem, ("", printable(name), ""), NO_COPY, printable(why)))
     flat = torch.cat([is_flat(part) for part in pixels]).nonzero().flatten().tolist()
-    found: dict[str, list[Row]] = {
-        "files that cannot be decoded": [
-            ("", printable(name), "", *no_copy, printable(why)) for name, why in data.broken.items()
-        ],
-        "files skipped": [
-            ("", printable(name), "", *no_copy, why) for name, why in data.skipped.items()
-        ],
-        "images with almost no contrast": [(*images[index], *no_copy, "") for index in flat],
-    }
-    copies: dict[str, list[Row]] = {problem: [] for problem in COPIES}
-    two_labels, two_splits, twice = copies.values()
+    found += [(FAULTS[-1], images[index], NO_COPY, "") for index in flat]
     places = [(split, label) for split, _, label in images]
+    copies: list[Fault] = []
     for first, second, value in find_copies(pixels, places, sides):
         one, other = places[first], places[second]
-        rows = twice if one == other else two_splits if one[1] == other[1] else two_labels
-        rows.append((*images[first], *images[second], f"correlation {value:.3f}"))
-    return found | copies
+        problem = COPIES[0 if one[1] != other[1] else 1 if one != other else 2]
+        copies.append((problem, images[first], images[second], f"correlation {value:.3f}"))
+    return found + sorted(copies, key=lambda fault: COPIES.index(fault[0]))
 
 
-def as_line(
-    split: str,
-    image: str,
-    label: str,
-    other_split: str,
-    other_image: str,
-    other_label: str,
-    detail: str,
-) -> str:
-    """Return a line for the terminal about the image or the two images of a row."""
+def as_line(image: Entry, copy: Entry, detail: str) -> str:
+    """Return a line for the terminal about a fault."""
+    split, name, label = image
     if not split:
-        return f"{image}: {detail}"
-    first = f"{image} ({split}, {label})"
-    return f"{first} and {other_image} ({other_split}, {other_label})" if other_split else first
+        return f"{name}: {detail}"
+    also = "" if copy == NO_COPY else " and {1} ({0}, {2})".format(*copy)
+    return f"{name} ({split}, {label}){also}"
 
 
-def draw_copies(found: Mapping[str, Sequence[Row]], parts: Mapping[str, ImageSet]) -> Figure:
-    """Draw the first DRAWN pairs of each problem of COPIES, the two images side by side."""
-    pixels = {
-        (split, printable(str(name))): (part.images, number)
-        for split, part in parts.items()
-        for number, name in enumerate(part.all_names)
-    }
-
-    def labeled(split: str, name: str, label: str) -> Labeled:
-        images, number = pixels[split, name]
-        lines = [(cut_to_fit(f"{split}: ", label), "black"), name_line(name)]
-        return images[number], lines
-
-    return draw_sheet(
-        {
-            f"{problem}, {min(len(rows), DRAWN)} of {counted(len(rows), 'pair')}": [
-                labeled(*image) for row in rows[:DRAWN] for image in (row[:3], row[3:6])
-            ]
-            for problem, rows in found.items()
-            if problem in COPIES and rows
-        }
-    )
+def draw_copies(found: Sequence[Fault], images: Mapping[Entry, tuple[Tensor, int]]) -> Figure:
+    """Draw the first PAIRS_DRAWN pairs of each problem of COPIES, the two images side by side."""
+    sections = {}
+    for problem in COPIES:
+        pairs = [pair for kind, *pair, _ in found if kind == problem]
+        shown: list[Labeled] = []
+        for entry in chain(*pairs[:PAIRS_DRAWN]):
+            part, row = images[entry]
+            split, name, label = entry
+            lines = [(cut_to_fit(f"{split}: ", label), "black"), name_line(name)]
+            shown.append((part[row], lines))
+        if pairs:
+            title = f"{problem}, {len(shown) // 2} of {counted(len(pairs), 'pair')}"
+            sections[title] = shown
+    return draw_sheet(sections)
 
 
 # The side of a thumbnail in pixels, and the least correlation of the thumbnails of two copies.
-SIDE, ALIKE = 8, 0.96
+SIDE = 8
+ALIKE = 0.96
 # The number of images to compare with all others at once, which limits the memory.
-BLOCK = 512
+CHUNK = 512
 # Alike images are compared again at up to FINE pixels. Color differences count less than brightness
 # there, because JPEG stores them at half the resolution.
-FINE, SATURATION = 32, 0.5
+FINE = 32
+SATURATION = 0.5
 # The number of images to keep at that size.
 KEPT = 10_000
 # Copies are closer than this share of the distance to the image that is RANK-th most similar. As in
 # the ratio test of Lowe (2004), this tells copies from different pictures of similar objects.
 # Images at a distance below SURE are copies in any case: a picture may occur more than RANK times.
-RATIO, RANK, SURE = 0.2, 10, 0.005
+RATIO = 0.2
+RANK = 10
+SURE = 0.005
 
 
 def find_copies(
@@ -212,22 +195,23 @@ def find_copies(
     example, the images' splits and labels. So a picture that occurs k times in one place gives
     k − 1 pairs. The distance of two images is one minus their correlation.
     """
-    vectors, pixels = edges(parts), details(parts)
+    vectors = edges(parts)
+    pixels = details(parts)
     reach = torch.empty(len(vectors))  # the greatest distance of each image's copies
     closest: dict[tuple[int, Hashable], tuple[float, int]] = {}
-    for start in range(0, len(vectors), BLOCK):
-        alike = vectors[start : start + BLOCK] @ vectors.T
+    for start in range(0, len(vectors), CHUNK):
+        alike = vectors[start : start + CHUNK] @ vectors.T
         alike.diagonal(start).zero_()  # each image with itself
         rest = alike.topk(min(RANK, len(vectors))).values[:, -1]
-        reach[start : start + BLOCK] = (RATIO * (1 - rest)).clamp(min=SURE)
+        reach[start : start + CHUNK] = (RATIO * (1 - rest)).clamp(min=SURE)
         for row, other in (alike > ALIKE).tril(start - 1).nonzero().tolist():
             image = start + row
             # At half the side, because a copy of half the size has lost the finer details.
             side = max(SIDE, min(FINE, sides[image] // 2, sides[other] // 2))
             value = (pixels(image, side) @ pixels(other, side)).item()
             if 1 - value <= min(reach[image], reach[other]):
-                key, match = (image, places[other]), (value, other)
-                closest[key] = max(closest.get(key, match), match)
+                key = (image, places[other])
+                closest[key] = max(closest.get(key, (value, other)), (value, other))
     pairs = [(other, image, value) for (image, _), (value, other) in closest.items()]
     return sorted(pairs, key=lambda pair: -pair[2])
 
@@ -239,7 +223,7 @@ def details(parts: Sequence[Tensor]) -> Callable[[int, int], Tensor]:
     the mean of all images is subtracted.
     """
     places = [(part, row) for part in parts for row in range(len(part))]
-    total = sum(some.sum(0) for part in parts for some in part.split(BLOCK))
+    total = sum(some.sum(0) for part in parts for some in part.split(CHUNK))
     mean = total / (len(places) + 1)
 
     @lru_cache(KEPT)

@@ -35,30 +35,20 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     data = load_dataset(config.data)
     train = make_splits(data, config.data).train
     normalize = Normalize(channel_statistics(train.images))
+    classes = len(data.classes)
+    cpu = torch.device("cpu")
     batches = TrainBatches(
-        train,
-        len(data.classes),
-        normalize,
-        config.augment,
-        config.images,
-        config.seed,
-        torch.device("cpu"),
+        train, classes, normalize, config.augment, config.images, config.seed, cpu
     )
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
-    variants = [
-        batches.batch(*batches.draw_batch(chosen, batches.generator(variant), variant))
-        for variant in range(config.variants)
-    ]
-    columns = [
-        (train.images[chosen], train.labels[chosen]),
-        *((normalize.undo(pixels), targets) for pixels, targets in variants),
-    ]
-    images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
-    labels = [
-        label_lines(targets[row], data.classes)
-        for row in range(len(chosen))
-        for _, targets in columns
-    ]
+    columns = [(train.images[chosen], train.labels[chosen])]
+    for variant in range(config.variants):
+        draws = batches.draw_batch(chosen, batches.generator(variant), variant)
+        pixels, targets = batches.batch(*draws)
+        columns.append((normalize.undo(pixels), targets))
+    images = torch.stack([pixels for pixels, _ in columns], dim=1).flatten(0, 1)
+    rows = zip(*(targets for _, targets in columns), strict=True)
+    labels = [label_lines(target, data.classes) for row in rows for target in row]
     save(image_grid(images, labels, columns=len(columns)), Path(config.out))
     logger.info(f"{counted(len(chosen), 'image')} of {config.data.title} written to {config.out}")
 
@@ -121,9 +111,10 @@ def order_error(encoder: Encoder) -> float:
     result is 0 if and only if the encoder ignores the positions of the patches.
     """
     generator = torch.Generator().manual_seed(0)
-    config = encoder.config
-    patches, first = math.prod(encoder.grid), config.num_prefix_tokens
-    x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
+    patches = math.prod(encoder.grid)
+    first = encoder.config.num_prefix_tokens
+    shape = (1, patches + first, encoder.config.embed_dim)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
     order = torch.cat((torch.arange(first), first + torch.randperm(patches, generator=generator)))
     encoder.double().eval()
     permuted, _ = encoder.encode(x[:, order])
