@@ -252,7 +252,7 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
 def on_grid(values: Tensor, patches: Tensor, grid: Size) -> Tensor:
     """Return maps (B,R,C) with `values` (B,V) at `patches` (B,V), and 0 elsewhere."""
     zeros = values.new_zeros(len(values), math.prod(grid))
-    return zeros.scatter(1, patches, values).unflatten(1, grid)
+    return zeros.scatter(1, patches, values).view(-1, *grid)
 
 
 def most_central(patches: Tensor, grid: Size) -> Tensor:

@@ -66,7 +66,7 @@ def report_data(config: DataReportConfig) -> None:
     }
     found = faults(loaded, list(images), [part.images for part in parts.values()], sides)
     for problem in (*FAULTS, *COPIES):
-        lines = [as_line(*fault) for kind, *fault in found if kind == problem]
+        lines = [as_line(fault) for fault in found if fault[0] == problem]
         logger.info(f"{problem}: {len(lines):,}{bulleted(lines)}")
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -139,9 +139,9 @@ def faults(
     return found + sorted(copies, key=lambda fault: COPIES.index(fault[0]))
 
 
-def as_line(image: Entry, copy: Entry, detail: str) -> str:
+def as_line(fault: Fault) -> str:
     """Return a line for the terminal about a fault."""
-    split, name, label = image
+    _, (split, name, label), copy, detail = fault
     if not split:
         return f"{name}: {detail}"
     also = "" if copy == NO_COPY else " and {1} ({0}, {2})".format(*copy)
