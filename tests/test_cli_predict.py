@@ -4,7 +4,6 @@ import contextlib
 import errno
 import io
 import json
-import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,9 @@ from torch.testing import assert_close
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.config.tools import PredictConfig
 from vit_train.data.image_files import NAMED_FORMATS
-from vit_train.evaluate import measuring, predict
+from vit_train.evaluate import measuring
+from vit_train.evaluate.predict import calibration_line
 from vit_train.figures.images import Labeled
 from vit_train.loop import precision
 from vit_train.loop.precision import Precision
@@ -63,7 +62,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     # All of them are right, so that no temperature is too cold.
     words = "no temperature is fitted: 5 of the 5 validation images are classified correctly"
     run.says(words, "vit-eval", "ckpt=run")
-    monkeypatch.setattr("vit_train.evaluate.evaluate.temperature", lambda validation: 0.1)
+    monkeypatch.setattr("vit_train.evaluate.measuring.temperature", lambda validation: 0.1)
     monkeypatch.setattr(measuring, "TARGETS", (0.5, 0.95))  # 5 images are too few for 0.95
     run.succeeds("vit-eval", "ckpt=run")
     evaluated = csv_rows("run/eval-test/predictions.csv")
@@ -271,21 +270,18 @@ def test_a_temperature_in_another_precision_is_not_noted(run: Run, small_run: Sm
     assert vit_train.load("run", image_size=48).meta.temperature is None
 
 
-def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_advice_on_calibration_can_be_followed() -> None:
     known = vit_train.load("builtin:cifar10").meta
     unfit, data = replace(known, temperature=None), replace(known.config.data, val="none")
     unknown = replace(unfit, thresholds={})
     never = replace(unknown, config=replace(known.config, data=data))
-    config = PredictConfig(ckpt="my run", images="x.png", weights="raw")
-    with caplog.at_level(logging.INFO):
-        for meta, words in (
-            (known, f"calibrated with a temperature of {known.temperature:.3g}"),
-            (unknown, "run: vit-eval 'ckpt=my run' weights=raw"),
-            (never, "the run held out no validation images"),
-            (unfit, "vit-eval could not fit a temperature"),
-        ):
-            predict.report(config, 1, [], 0, 0, meta)
-            assert words in caplog.messages[-1]
+    for meta, words in (
+        (known, f"calibrated with a temperature of {known.temperature:.3g}"),
+        (unknown, "run: vit-eval 'ckpt=my run' weights=raw"),
+        (never, "the run held out no validation images"),
+        (unfit, "vit-eval could not fit a temperature"),
+    ):
+        assert words in calibration_line("my run", replace(meta, weights="raw"))
 
 
 @pytest.mark.usefixtures("colors")

@@ -121,7 +121,7 @@ def test_an_image_is_paired_with_the_most_similar_earlier_one_of_each_place(
         if copies:
             expected.add((max(copies)[1], image))
     for block in (7, 1000):
-        monkeypatch.setattr(data_report, "BLOCK", block)
+        monkeypatch.setattr(data_report, "CHUNK", block)
         found = find_copies(images.split(25), places, [SIDE] * 60)
         assert {pair[:2] for pair in found} == expected and len(found) == len(expected) > 30
         assert [value for *_, value in found] == sorted((each[2] for each in found), reverse=True)

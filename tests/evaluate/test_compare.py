@@ -12,7 +12,7 @@ from conftest import SMALL, Run, SmallRun
 from scipy import stats
 
 from vit_train.evaluate.differences import LAST_LOOK, Difference, find_baseline
-from vit_train.evaluate.gather import gather, plots
+from vit_train.evaluate.gather import gather_results, plots
 from vit_train.evaluate.summaries import group_runs, read_summaries
 from vit_train.evaluate.table import (
     TERMINAL,
@@ -212,19 +212,19 @@ def test_summaries_without_numbers_are_refused_by_their_file(
 ) -> None:
     both = [summary(0.5, seed, change) for seed in (0, 1)]
     with pytest.raises(ValueError, match=r"summary\.json was not written by vit-train"):
-        gather([written(tmp_path, *both)], tmp_path / "out", None)
+        gather_results([written(tmp_path, *both)], tmp_path / "out", None)
 
 
 def test_a_curve_has_the_images_seen(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
     (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
-        gather([folder], None, None)
+        gather_results([folder], None, None)
 
 
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
     long = summary(0.6, 0, {"config.model.kernels": "x" * 10**6})
-    gather([written(tmp_path, summary(0.5), long)], tmp_path / "out", None)
+    gather_results([written(tmp_path, summary(0.5), long)], tmp_path / "out", None)
     assert (tmp_path / "out/results.md").stat().st_size < 2000
 
 
@@ -258,12 +258,12 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
         test, best = {"final": result, "best": result}, {"loss": loss, "epoch": 1}
         unlabeled.append(summary(0.5, seed, test=test, best_val=best))
     folder = written(tmp_path / "runs", *unlabeled)
-    shown, _ = gather([folder], tmp_path / "out", None)
+    shown, _ = gather_results([folder], tmp_path / "out", None)
     text = (tmp_path / "out/results.md").read_text(encoding="utf-8")
     assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
     assert "0.3000 ± 0.0707" in shown and "interval" not in shown + text
     with pytest.raises(ValueError, match="different measures"):
-        gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out", None)
+        gather_results([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out", None)
 
 
 @pytest.mark.usefixtures("every_figure_is_drawn")
@@ -484,12 +484,12 @@ def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
 
 def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
     named = [each | {"config": each["config"] | {"name": "=1+1"}} for each in PAIRS]
-    gather([written(tmp_path, *named)], None, None)
+    gather_results([written(tmp_path, *named)], None, None)
     rows = list(csv.DictReader((tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
     assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
     assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"
-    shown, _ = gather([tmp_path], None, "name==1+1,positions=none")
+    shown, _ = gather_results([tmp_path], None, "name==1+1,positions=none")
     assert re.search(r"=1\+1: +3 .+ baseline\npositions=none\n", shown)
 
 
@@ -504,6 +504,6 @@ def test_a_search_is_sorted_by_validation(tmp_path: Path) -> None:
         )
         for rate in rates
     ]
-    shown, _ = gather([written(tmp_path, *runs)], None, None)
+    shown, _ = gather_results([written(tmp_path, *runs)], None, None)
     (best, *_, last) = cells((tmp_path / "results.md").read_text(encoding="utf-8"))
     assert (best["lr"], last["lr"]) == ("0.4", "0.001") and "lr=0.00123" in shown

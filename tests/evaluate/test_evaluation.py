@@ -21,18 +21,27 @@ from vit_train.base.text import csv_text, render
 from vit_train.data.dataset import ImageSet
 from vit_train.evaluate.compare import (
     adjusted,
-    compared,
-    differences,
+    compare,
+    differing_rows,
     draw_differences,
-    in_words,
     require_same_images,
+    verdict,
 )
 from vit_train.evaluate.evaluate import Evaluated
-from vit_train.evaluate.measuring import abstention, answered, flipped, numbers, tag_numbers
+from vit_train.evaluate.measuring import (
+    abstention,
+    answered,
+    averaged,
+    calibration,
+    measure,
+    tag_measures,
+)
 from vit_train.evaluate.pages import evaluation_page
-from vit_train.figures.measures import result_dict
+from vit_train.figures.measures import class_reports, result_dict
 from vit_train.loop.metrics import Classification, Evaluation, Paired, Predictions, Z
+from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import Tagging, TagPredictions
+from vit_train.trained.load import load
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
@@ -89,9 +98,15 @@ def html_of(
     pictures: dict[str, bytes] | None = None,
     **more: object,
 ) -> str:
-    count = result.predictions.classes if isinstance(result, Classification) else 0
-    classes = [*NAMES, *map(str, range(3, count))][:count]
-    content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
+    content = FACTS | {"result": result_dict(result)}
+    if isinstance(result, Classification):
+        predictions = result.predictions
+        classes = [*NAMES, *map(str, range(3, predictions.classes))][: predictions.classes]
+        content["classes"] = classes
+        content["per_class"], content["averages"] = class_reports(predictions, classes)
+        if temperature is not None:
+            content["calibration"] = calibration(predictions, temperature)
+    content |= more
     # Of one gray each, from black on.
     pixels = torch.arange(result.count).view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
     names = np.array([f"<i>{number}</i>.png" for number in range(result.count)], dtype=object)
@@ -111,17 +126,18 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     }
     pictures = {"coverage": b"png", "maps": b"png"}
     one = html_of(run=run, pictures=pictures, focus=FOCUS)
-    (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
-    models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
+    (pair,) = compare(dict.fromkeys(NAMES[:2], RESULT))
+    models = [FACTS | {"name": name} | {"result": result_dict(RESULT)} for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
     both = render(
-        "evaluation",
+        "evaluate",
         "comparison.html",
         title="both",
         models=models,
-        verdicts=[in_words(pair), "<i>seen</i>"],
+        verdicts=[verdict(pair), "<i>seen</i>"],
         settings=settings,
-        by_class=[[NAMES[2], "5.00"]],
+        by_class=[[{"name": NAMES[2], "recall": share} for share in (0.5, 0.25)]],
+        share="recall",
         pictures=pictures,
         curves=None,
     )
@@ -136,7 +152,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
         assert all(name in page.words for name in NAMES)
     for words in ("vit-train <i>x</i>", "<svg onload=1>", "A&B\\x1b[1m"):
         assert words in Page(one).words
-    assert "<i>seen</i>" in Page(both).words
+    assert all(words in Page(both).words for words in ("<i>seen</i>", "50.0025.00+25.00"))
 
 
 def test_it_says_in_words_what_was_found() -> None:
@@ -196,7 +212,7 @@ def test_a_cell_of_the_matrix_opens_its_surest_images(classes: int) -> None:
 def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
     rng, thresholds = np.random.default_rng(0), np.array([0.4, 0.5, 1.0])
     found = TagPredictions(rng.random((60, 3)) < 0.5, rng.normal(size=(60, 3)))
-    html = html_of(Tagging.of(found), classes=NAMES, **tag_numbers(found, NAMES, thresholds))
+    html = html_of(Tagging.of(found), classes=NAMES, **tag_measures(found, NAMES, thresholds))
     opened = re.findall(r'<section popover id="cell-(\w+)-(\d)"(.*?)</section>', html, re.S)
     buttons = [tag["popovertarget"] for name, tag in Page(html).tags if name == "button"]
     assert {f"cell-{kind}-{tag}" for kind, tag, _ in opened} == set(buttons) and len(opened) == 5
@@ -292,7 +308,8 @@ def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
 
 def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
     three, names = [answers(seed) for seed in range(3)], [f"image {number}" for number in range(60)]
-    rows = list(csv.DictReader(io.StringIO(csv_text(differences(three, "ABC", names, CLASSES)))))
+    found = dict(zip(("A (x)", "B", "C"), three, strict=True))
+    rows = list(csv.DictReader(io.StringIO(csv_text(differing_rows(found, names, CLASSES)))))
     said = np.stack([each.predicted for each in three])
     expected = [i for i in range(60) if len(set(said[:, i].tolist())) > 1]
     assert [row["image"] for row in rows] == [names[i] for i in expected]
@@ -319,25 +336,24 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
         assert [text[:3] for text in texts[1:3]] == [f"{name[0]}: " for name in names]
 
 
-@pytest.mark.parametrize("a, b, verdict", [(5, 9, "due to chance"), (5, 30, "significant")])
-def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
-    right, found = np.eye(2)[[0] * 1000], {}
+@pytest.mark.parametrize("a, b, chance", [(5, 9, "due to chance"), (5, 30, "significant")])
+def test_the_words_say_whether_it_may_be_chance(a: int, b: int, chance: str) -> None:
+    found = {}
     for name, wrong in (("A (x)", slice(a, a + b)), ("B (y)", slice(a))):
-        found[name] = Predictions(np.zeros(1000, dtype=int), right.copy())
-        found[name].logits[wrong] = [0, 1]
-    (pair,) = compared(found)
+        logits = np.eye(2)[[0] * 1000]
+        logits[wrong] = [0, 1]
+        found[name] = Classification.of(Predictions(np.zeros(1000, dtype=int), logits))
+    (pair,) = compare(found)
     assert (pair["only_first"], pair["only_second"]) == (a, b)
-    words = in_words(pair)
-    assert verdict in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
-    of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
+    words = verdict(pair)
+    assert chance in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
+    of_many = verdict(pair | {"mcnemar_p_adjusted": 0.5})
     assert "p = 0.5 adjusted for all pairs). The difference may be due to chance." in of_many
 
 
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
     content = {"data": data, "root": "data"}
-    result = Classification.of(answers(0, count=4))
-    trained = SimpleNamespace(meta=SimpleNamespace(path=name))
-    return Evaluated(None, trained, None, None, [], images, result, content)
+    return Evaluated(SimpleNamespace(path=name), images, None, content, {})
 
 
 def test_only_answers_to_the_same_images_are_compared() -> None:
@@ -366,14 +382,12 @@ def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
 
 
 def test_tta_flip_mirrors_left_to_right_and_averages_probabilities() -> None:
-    images = ImageSet(torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8), torch.arange(6) % 3)
-    logits = np.random.default_rng(0).normal(size=(2, 6, 3))
-    plain, mirrored = (Predictions(images.labels.numpy(), each) for each in logits)
-
-    def measure(shown: ImageSet) -> Classification:
-        assert torch.equal(shown.images, hflip(images.images))
-        return Classification.of(mirrored)
-
-    found = np.exp(flipped(measure, images, plain).predictions.log_probabilities)
-    mean = (np.exp(plain.log_probabilities) + np.exp(mirrored.log_probabilities)) / 2
+    trained, fp32 = load("builtin:cifar10"), Precision("fp32", torch.device("cpu"))
+    pixels = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8)
+    plain, mirrored = (ImageSet(each, torch.arange(6)) for each in (pixels, hflip(pixels)))
+    results = [measure(trained, each, fp32).predictions for each in (plain, mirrored)]
+    flipped = measure(trained, plain, fp32, batch_size=4, mirrored=True).predictions
+    np.testing.assert_allclose(flipped.logits, results[1].logits, rtol=1e-4, atol=1e-5)
+    found = np.exp(averaged(*results).predictions.log_probabilities)
+    mean = sum(np.exp(each.log_probabilities) for each in results) / 2
     np.testing.assert_allclose(found, mean)

@@ -19,7 +19,6 @@ from vit_train.figures.charts import (
     LABEL,
     PALETTE,
     STYLES,
-    Row,
     colors,
     curves,
     dots,
@@ -28,10 +27,10 @@ from vit_train.figures.charts import (
 from vit_train.figures.images import (
     SIDE,
     class_line,
+    cut_to_fit,
     draw_distances,
     draw_maps,
     draw_sheet,
-    fitted,
     image_grid,
 )
 
@@ -58,7 +57,7 @@ def test_a_grid_shows_each_image_upright_above_its_label() -> None:
 def test_no_line_below_an_image_reaches_into_the_next() -> None:
     names = ["bird", "checker board", "aquarium_fishes", "W" * 19, "i" * 40, "a class, " * 5, "$"]
     lines = [class_line("label", name, 1.0) for name in names]
-    lines.append((fitted("", ("animals/" * 9 + "cat.jpg")[::-1])[::-1], "black"))
+    lines.append((cut_to_fit("", ("animals/" * 9 + "cat.jpg")[::-1])[::-1], "black"))
     image = torch.zeros(3, 6, 6, dtype=torch.uint8)
     figure = draw_sheet({"": [(image, [line]) for line in lines]})
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -130,7 +129,7 @@ def row(images: float, **values: float) -> dict[str, float]:
 
 
 def test_each_run_is_a_dot_and_a_group_has_its_mean_and_interval() -> None:
-    rows = [Row("one", [1.0, 4.0, 7.0], (0.5, 7.5), "4 ± 3"), Row("two", [2.0], None, "2")]
+    rows = [("one", [1.0, 4.0, 7.0], (0.5, 7.5), "4 ± 3"), ("two", [2.0], None, "2")]
     (axis,) = dots(rows, "accuracy").axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == ["one", "two"] and axis.yaxis_inverted()  # drawn from above
@@ -173,7 +172,7 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
     settings = "patch_size=8, depth=2, class_weights=null, root=pics, positions="
     names = [settings + end for end in ("learned", "rotary_2d")]
     rows = [row(1000, train_loss=3), row(2000, train_loss=1)]
-    (axis,) = dots([Row(name, [1.0], None, "") for name in names], "accuracy").axes
+    (axis,) = dots([(name, [1.0], None, "") for name in names], "accuracy").axes
     (legend,) = curves([(name, [rows]) for name in names], ("loss",), "validation").legends
     for texts in (axis.get_yticklabels(), legend.get_texts()):
         shown = [text.get_text() for text in texts]

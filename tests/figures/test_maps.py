@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.figures.charts import colormaps
-from vit_train.figures.images import COLORS, IMAGES, draw_filters, draw_gallery, joined
+from vit_train.figures.images import HEAT, IMAGES, draw_filters, draw_gallery, side_by_side
 
 NORMALIZE = Normalize(Statistics((0.5,) * 3, (0.5,) * 3), torch.device("cpu"))
 
@@ -51,18 +51,18 @@ def test_the_first_images_are_shown_as_the_model_sees_them_in_evaluation() -> No
 def test_a_map_lies_over_its_image_in_the_colors_of_the_scale_below() -> None:
     batch = batch_of(20 * torch.arange(12.0))
     (axes,) = draw_gallery(Looking(), nn.Identity(), batch, NORMALIZE).axes
-    lowest, highest = 255 * colormaps[COLORS]((0, 255))[:, :3]
+    lowest, highest = 255 * colormaps[HEAT]((0, 255))[:, :3]
     pixels = axes.images[1].get_array()[:, -96:]  # of the second image
     assert np.abs(pixels[5, 5] - (0.3 * lowest + 0.7 * 20)).max() < 1
     assert np.abs(pixels[90, 90] - (0.8 * highest + 0.2 * 20)).max() < 1
     scale = axes.images[-1]
-    assert scale.get_cmap().name == COLORS and scale.get_array().shape == (1, 256)
+    assert scale.get_cmap().name == HEAT and scale.get_array().shape == (1, 256)
 
 
 def test_pictures_are_joined_unchanged() -> None:
     generator = torch.Generator().manual_seed(0)
     one, two = torch.randint(256, (2, 5, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    both = joined([one, two])
+    both = side_by_side([one, two])
     assert torch.equal(both[..., :32], one) and torch.equal(both[..., -32:], two)
     assert both.shape == (5, 3, 32, 65) and (both[..., 32] == 255).all()
 

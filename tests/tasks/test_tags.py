@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import TagsConfig
-from vit_train.evaluate.compare import compared_tags, in_words
+from vit_train.evaluate.compare import compare, verdict
 from vit_train.loop.tagging import Tagging, TagPredictions
 from vit_train.tasks.classify import Tags
 
@@ -66,12 +66,12 @@ def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> 
         both = (TagPredictions(each.truth[sample], each.logits[sample]) for each in (one, worse))
         first, second = (each.mean_average_precision for each in both)
         differences.append(first - second)
-    (pair,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(worse)})
+    (pair,) = compare({"A": Tagging.of(one), "B": Tagging.of(worse)})
     assert pair["interval_95"] == pytest.approx(np.quantile(differences, (0.025, 0.975)), abs=0.02)
     assert pair["difference"] == one.mean_average_precision - worse.mean_average_precision > 0
-    assert "The difference is significant." in in_words(pair)
-    (same,) = compared_tags({"A": Tagging.of(one), "B": Tagging.of(one)})
-    assert same["interval_95"] == [0, 0] and "may be due to chance" in in_words(same)
+    assert "The difference is significant." in verdict(pair)
+    (same,) = compare({"A": Tagging.of(one), "B": Tagging.of(one)})
+    assert same["interval_95"] == [0, 0] and "may be due to chance" in verdict(same)
 
 
 def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:

@@ -82,33 +82,26 @@ def measures(result: Evaluation, validation: Any, split: str, meta: Meta) -> Jso
         logger.info(tag_table(content["per_tag"]))
     elif isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-        content |= class_measures(result.predictions, meta.classes)
+        by_class, averages = class_reports(result.predictions, meta.classes)
+        content |= {"per_class": by_class, "averages": averages}
         if validation is not None:
-            content |= calibrated_measures(result.predictions, validation, split)
+            fitted = temperature(validation)
+            if fitted is not None:
+                content["calibration"] = calibration(result.predictions, fitted)
+            pair = (each.calibrated(fitted) for each in (validation, result.predictions))
+            content["abstention"] = abstention(*pair, split)
     return content
 
 
-def class_measures(predictions: Predictions, classes: Sequence[str]) -> Json:
-    by_class, averages = class_reports(predictions, classes)
-    return {"per_class": by_class, "averages": averages}
-
-
-def calibrated_measures(plain: Predictions, validation: Predictions, split: str) -> Json:
-    """Return measures of predictions that are calibrated on validation images, if possible."""
-    fitted = temperature(validation)
-    calibrated = plain.calibrated(fitted)
-    rows = abstention(validation.calibrated(fitted), calibrated, split)
-    if fitted is None:
-        return {"abstention": rows}
+def calibration(plain: Predictions, temperature: float) -> Json:
+    """Return the measures that a temperature, fitted on validation images, changes."""
+    calibrated = plain.calibrated(temperature)
     return {
-        "calibration": {
-            "ece": calibration_error(plain),
-            "temperature": fitted,
-            "ece_with_temperature": calibration_error(calibrated),
-            "loss_with_temperature": float(calibrated.losses.mean()),
-            "fitted_on": "val",
-        },
-        "abstention": rows,
+        "ece": calibration_error(plain),
+        "temperature": temperature,
+        "ece_with_temperature": calibration_error(calibrated),
+        "loss_with_temperature": float(calibrated.losses.mean()),
+        "fitted_on": "val",
     }
 
 
