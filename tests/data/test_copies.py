@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageEnhance
 
 from vit_train.data.image_files import NAMED_FORMATS
 from vit_train.run import data_report
-from vit_train.run.data_report import ALIKE, RANK, RATIO, SIDE, SURE, find_copies
+from vit_train.run.data_report import ALIKE, RANK, RATIO, SURE, THUMBNAIL, find_copies
 
 SUFFIXES = ("jpe", "jfif", "avif", "jp2", "ppm", "pgm")
 
@@ -98,7 +98,7 @@ def test_an_image_is_paired_with_the_most_similar_earlier_one_of_each_place(
     """Compared with numpy's correlations of all pairs."""
     rng = np.random.default_rng(0)
     origin = rng.integers(0, 12, 60)
-    pixels = tensor(*(picture(seed, (SIDE, SIDE)) for seed in origin)).int()
+    pixels = tensor(*(picture(seed, (THUMBNAIL, THUMBNAIL)) for seed in origin)).int()
     noise = torch.from_numpy(rng.integers(-6, 7, pixels.shape))
     images, places = (pixels + noise).clamp(0, 255).byte(), rng.integers(0, 3, 60).tolist()
     gray = images.double().mean(1).numpy()
@@ -122,7 +122,7 @@ def test_an_image_is_paired_with_the_most_similar_earlier_one_of_each_place(
             expected.add((max(copies)[1], image))
     for block in (7, 1000):
         monkeypatch.setattr(data_report, "CHUNK", block)
-        found = find_copies(images.split(25), places, [SIDE] * 60)
+        found = find_copies(images.split(25), places, [THUMBNAIL] * 60)
         assert {pair[:2] for pair in found} == expected and len(found) == len(expected) > 30
         assert [value for *_, value in found] == sorted((each[2] for each in found), reverse=True)
 

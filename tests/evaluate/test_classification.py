@@ -24,7 +24,7 @@ from vit_train.evaluate.measuring import (
 from vit_train.evaluate.predict import class_rows
 from vit_train.figures.images import draw_mistakes, highest
 from vit_train.figures.measures import (
-    BINS,
+    CONFIDENCE_BINS,
     FIGURES,
     NUMBERS,
     accuracy_of_surest,
@@ -123,8 +123,10 @@ def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
     sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
     found = Predictions(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
     (images, confidences, accuracies), error = binned(found), 0.0
-    for number in range(BINS):
-        inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
+    for number in range(CONFIDENCE_BINS):
+        inside = (number / CONFIDENCE_BINS < found.confidence) & (
+            found.confidence <= (number + 1) / CONFIDENCE_BINS
+        )
         accuracy, confidence = found.correct[inside].mean(), found.confidence[inside].mean()
         assert images[number] == inside.sum() > 0
         assert confidences[number] == pytest.approx(confidence)
@@ -133,7 +135,7 @@ def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
     assert calibration_error(found) == pytest.approx(error)
     # A confidence on the edge of two bins belongs to the lower one, and 1 to the last.
     edges = Predictions(np.zeros(2, dtype=int), np.log([[0.6, 0.4], [1, 1e-99]]))
-    assert binned(edges)[0].nonzero()[0].tolist() == [8, BINS - 1]
+    assert binned(edges)[0].nonzero()[0].tolist() == [8, CONFIDENCE_BINS - 1]
 
 
 @pytest.mark.parametrize("sureness", [0.002, 0.2, 1.0, 6.0, 600.0])
@@ -232,7 +234,7 @@ def test_an_empty_bin_has_no_bar_and_the_legend_hides_none() -> None:
     figure = draw_calibration(found, NAMES)
     figure.draw_without_rendering()
     filled = int((binned(found)[0] > 0).sum())
-    assert filled < BINS
+    assert filled < CONFIDENCE_BINS
     assert [len(bars) for axes in figure.axes for bars in axes.containers] == [filled] * 3
     (legend,) = figure.legends
     assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in figure.axes)

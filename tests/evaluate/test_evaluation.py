@@ -324,7 +324,8 @@ def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
 def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:
     first, second = answers(0), answers(1)
     only_first = np.flatnonzero(first.correct & ~second.correct)
-    images = torch.arange(60, dtype=torch.uint8).view(60, 1, 1, 1).expand(-1, 3, 8, 8)
+    pixels = torch.arange(60, dtype=torch.uint8).view(60, 1, 1, 1).expand(-1, 3, 8, 8)
+    images = ImageSet(pixels, torch.from_numpy(first.labels))
     for names in (("A (run)", "B ($x$)"), ("B (x)", "C (y)")):
         found = dict(zip(names, (first, second), strict=True))
         (axes,) = draw_differences(found, images, CLASSES).axes

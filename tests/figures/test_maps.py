@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.figures.charts import colormaps
-from vit_train.figures.images import HEAT, IMAGES, draw_filters, draw_gallery, side_by_side
+from vit_train.figures.images import GALLERY, HEAT, draw_filters, draw_gallery, side_by_side
 
 NORMALIZE = Normalize(Statistics((0.5,) * 3, (0.5,) * 3), torch.device("cpu"))
 
@@ -42,7 +42,7 @@ def batch_of(levels: Tensor) -> tuple[Tensor, Tensor]:
 def test_the_first_images_are_shown_as_the_model_sees_them_in_evaluation() -> None:
     batch = batch_of(torch.arange(20.0))
     (axes,) = draw_gallery(Doubling(), nn.Dropout(0.5).eval(), batch, NORMALIZE).axes
-    assert len(axes.images) == IMAGES and "image, made" in axes.texts[0].get_text()
+    assert len(axes.images) == GALLERY and "image, made" in axes.texts[0].get_text()
     for level, shown in enumerate(axes.images):
         pixels = shown.get_array()
         assert (pixels[:, :96] == level).all() and (pixels[:, -96:] == level).all()

@@ -25,7 +25,7 @@ from vit_train.evaluate.evaluate import (
 from vit_train.evaluate.predict import pair_cells, pair_columns
 from vit_train.evaluate.summaries import Json, distinguishing_keys, label_of, settings_of
 from vit_train.figures.charts import Figure, save
-from vit_train.figures.images import RIGHT, WRONG, Labeled, class_line, draw_sheet, highest
+from vit_train.figures.images import captioned, draw_sheet, highest
 from vit_train.loop.metrics import Paired, Predictions
 from vit_train.loop.tagging import Tagging, percentiles
 from vit_train.trained.load import load_on
@@ -186,37 +186,28 @@ def write_differences(
     write_text(folder / "differences.csv", csv_text(rows))
     pictures = {}
     for one, two in combinations(found, 2):
-        figure = draw_differences({one: found[one], two: found[two]}, images.images, classes)
+        figure = draw_differences({one: found[one], two: found[two]}, images, classes)
         pictures[f"{one} and {two}"] = save(figure, folder / f"{one[0]}-{two[0]}.png")
     return pictures
 
 
 def draw_differences(
-    found: dict[str, Predictions], images: torch.Tensor, classes: Sequence[str]
+    found: dict[str, Predictions], images: ImageSet, classes: Sequence[str]
 ) -> Figure:
-    """Draw the uint8 images (N,3,H,W) that only one of two models classifies correctly.
+    """Draw the images that only one of two models classifies correctly.
 
     Each model has a section of the images that only it classifies correctly, sorted by the other
     model's loss, highest first. Below each image are both predictions, marked by the first letters
-    of the models' names.
+    of the models' names, and its file if it has one.
     """
-
-    def labeled(index: int) -> Labeled:
-        lines = [
-            class_line(
-                name[0],
-                classes[each.predicted[index]],
-                each.confidence[index],
-                RIGHT if each.correct[index] else WRONG,
-            )
-            for name, each in found.items()
-        ]
-        return images[index], lines
-
+    answers = {
+        name[0]: (each.predicted, np.exp(each.log_probabilities)) for name, each in found.items()
+    }
     sections = {}
     for (name, own), other in zip(found.items(), reversed(found.values()), strict=True):
-        shown = highest(other.losses, own.correct & ~other.correct)
-        sections[f"Only {printable(name)} is right"] = list(map(labeled, shown))
+        chosen = highest(other.losses, own.correct & ~other.correct)
+        title = f"Only {printable(name)} is right"
+        sections[title] = captioned(images, answers, classes, chosen)
     return draw_sheet(sections)
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # The width of CIFAR-10-C's images.
-WIDTH = 32
+CIFAR_WIDTH = 32
 
 
 def gaussian_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
@@ -30,7 +30,7 @@ def impulse_noise(x: Tensor, share: float, generator: torch.Generator) -> Tensor
 
 def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
     """Blur with a Gaussian of `std` pixels (at 32×32), cut off at four standard deviations."""
-    std = std * min(x.shape[2:]) / WIDTH
+    std = std * min(x.shape[2:]) / CIFAR_WIDTH
     reach = int(4 * std + 0.5)
     kernel = torch.exp(-(torch.arange(-reach, reach + 1) ** 2) / (2 * std**2))
     kernel = (kernel / kernel.sum()).view(1, 1, -1, 1)

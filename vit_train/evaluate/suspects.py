@@ -55,7 +55,8 @@ def find_suspects(config: SuspectsConfig) -> None:
         label, other = labels[index], suggested[index]
         shares = (f"{chances[index, each]:.6f}" for each in (label, other))
         rows.append((printable(str(names[index])), classes[label], classes[other], *shares))
-    shown = captioned(images, suggested, chances, classes, order[:MOST_DRAWN])
+    answers = {"label": (labels, chances), "model": (suggested, chances)}
+    shown = captioned(images, answers, classes, order[:MOST_DRAWN])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "suspects.csv", csv_text(rows))
     title = "Labels to check, the most suspicious first: a part of them is right"

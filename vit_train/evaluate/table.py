@@ -88,7 +88,7 @@ def ends(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
 
 
-def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
+def difference_cells(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
     """Return two cells: the difference to the baseline, and the number of seeds needed.
 
     The second cell is the number of seeds needed to detect a difference of 1 point of accuracy (see
@@ -124,7 +124,7 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
     for group in groups:
         mean = measure.text(measure.final(group))
-        differs, _ = compared(group, baseline, measure)
+        differs, _ = difference_cells(group, baseline, measure)
         rows.append(
             (printable(group.title), str(len(group.runs)), mean, ends(interval(group)), differs)
         )
@@ -200,7 +200,7 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
     best_val = "" if on_test else measure.text(group.values("best_val", measure.name))
     last_val = group.last_epochs(f"val_{measure.name}") if group.folds else []
     title = measure.column.format
-    differs, seeds = compared(group, baseline, measure)
+    differs, seeds = difference_cells(group, baseline, measure)
     return {
         **{key: each_once(group.values("config", key)) for key in ("name", "notes")},
         "precision": "" if "precision" in group.settings or precision == "fp32" else precision,

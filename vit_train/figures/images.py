@@ -106,7 +106,7 @@ def draw_scale(axes: Axes, sheet_width: float, top: float, legend: str) -> None:
         axes.text(x, top + y, text, fontsize=8, ha=ha, va=va)
 
 
-def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
+def class_line(who: str, name: str, chance: float, color: str) -> tuple[str, str]:
     """Return a line such as "label: cat 12 %", and its color."""
     share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
     return cut_to_fit(f"{who}: ", name, f" {share} %"), color
@@ -163,28 +163,25 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
 
 def captioned(
     images: ImageSet,
-    answers: Integers,
-    chances: Floats,
+    answers: Mapping[str, tuple[Integers, Floats]],
     classes: Sequence[str],
     chosen: Iterable[int],
 ) -> list[Labeled]:
-    """Return the chosen images, each above its label, a model's answer and the name of its file.
+    """Return the chosen images, each above the answers and, if it has one, the name of its file.
 
-    `answers` (N,) are the classes that the model suggests, and `chances` (N,K) its probabilities of
-    all classes. Only images from files have names.
+    `answers` maps "label" to the labels, and names of models to their answers: the classes (N,),
+    and the probabilities of all classes (N,K).
     """
     found: list[Labeled] = []
     for index in chosen:
-        label = int(images.labels[index])
-        answer = answers[index]
-        color = RIGHT if answer == label else WRONG
-        lines = [
-            class_line("label", classes[label], chances[index, label]),
-            class_line("model", classes[answer], chances[index, answer], color),
-        ]
-        name = images.all_names[index]
-        if isinstance(name, str):
-            lines.append(name_line(name))
+        lines = []
+        for who, (given, chances) in answers.items():
+            right = RIGHT if given[index] == images.labels[index] else WRONG
+            color = "black" if who == "label" else right
+            name = classes[given[index]]
+            lines.append(class_line(who, name, chances[index, given[index]], color))
+        if isinstance(file := images.all_names[index], str):
+            lines.append(name_line(file))
         found.append((images.images[index], lines))
     return found
 
@@ -210,21 +207,22 @@ def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[
     its file.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
-    unsure = best[:, -2] - best[:, -1]
+    every = np.full(len(best), True)
     sections = {
         "Most wrong: the true class has the lowest probability": highest(
             predictions.losses, ~predictions.correct
         ),
         "Least sure: two classes are almost equally probable": highest(
-            unsure, np.full(len(unsure), True)
+            best[:, -2] - best[:, -1], every
         ),
     }
     chances = np.exp(predictions.log_probabilities)
+    answers = {
+        "label": (predictions.labels, chances),
+        "model": (predictions.predicted, chances),
+    }
     return draw_sheet(
-        {
-            title: captioned(images, predictions.predicted, chances, classes, chosen)
-            for title, chosen in sections.items()
-        }
+        {title: captioned(images, answers, classes, chosen) for title, chosen in sections.items()}
     )
 
 
@@ -268,7 +266,7 @@ def side_by_side(pictures: Sequence[Tensor]) -> Tensor:
 
 
 # The most images, pictures in a row and rows that fit on a page, and a picture's side in inches.
-IMAGES = 12
+GALLERY = 12
 ACROSS = 12
 ROWS = 4
 PICTURE = 0.77
@@ -281,7 +279,7 @@ def gallery_size(task: Task, model: nn.Module) -> int:
     """
     if not task.columns:
         return 0
-    most = min(IMAGES, images_across(task) * ROWS)
+    most = min(GALLERY, images_across(task) * ROWS)
     return min(most, images_at_once(model)) if isinstance(model, VisionTransformer) else most
 
 

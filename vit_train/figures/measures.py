@@ -88,18 +88,18 @@ def class_reports(
     return by_class, [dict(zip(keys, row, strict=True)) for row in averages]
 
 
-BINS = 15
+CONFIDENCE_BINS = 15
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
     """Divide images by confidence into bins of equal width, (lower, upper].
 
     Return the number of images, the mean confidence and the accuracy in each bin, all of shape
-    (BINS,). In an empty bin, confidence and accuracy are 0.
+    (CONFIDENCE_BINS,). In an empty bin, confidence and accuracy are 0.
     """
-    number = np.ceil(np.nan_to_num(predictions.confidence) * BINS).astype(int) - 1
+    number = np.ceil(np.nan_to_num(predictions.confidence) * CONFIDENCE_BINS).astype(int) - 1
     count, confidence, correct = (
-        np.bincount(number.clip(0, BINS - 1), weights, minlength=BINS)
+        np.bincount(number.clip(0, CONFIDENCE_BINS - 1), weights, minlength=CONFIDENCE_BINS)
         for weights in (np.ones(len(number)), predictions.confidence, predictions.correct)
     )
     return count, confidence / np.maximum(1, count), correct / np.maximum(1, count)
@@ -118,11 +118,11 @@ def calibration_error(predictions: Predictions) -> float:
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence and, below it, the distribution of the confidence."""
     count, confidence, accuracy = binned(predictions)
-    left = np.flatnonzero(count) / BINS  # bins without images get no bars
+    left = np.flatnonzero(count) / CONFIDENCE_BINS  # bins without images get no bars
     confidence = confidence[count > 0]
     accuracy = accuracy[count > 0]
     count = count[count > 0]
-    place = {"width": 1 / BINS, "align": "edge"}
+    place = {"width": 1 / CONFIDENCE_BINS, "align": "edge"}
     figure = Figure(figsize=(5.2, 5.8), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     above.bar(left, accuracy, **place, color=PALETTE[0], edgecolor="white", label="accuracy")

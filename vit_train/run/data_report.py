@@ -39,10 +39,10 @@ PAIRS_DRAWN = 24
 COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
 
 # The split, name and label of an image; of another file, only the name.
-Entry = tuple[str, str, str]
+ImageEntry = tuple[str, str, str]
 NO_COPY = ("", "", "")
 # A problem, the image or file that has it, its copy, and a detail.
-Fault = tuple[str, Entry, Entry, str]
+Fault = tuple[str, ImageEntry, ImageEntry, str]
 
 
 def report_data(config: DataReportConfig) -> None:
@@ -118,7 +118,7 @@ def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
 
 
 def faults(
-    data: Dataset, images: Sequence[Entry], pixels: Sequence[Tensor], sides: Sequence[int]
+    data: Dataset, images: Sequence[ImageEntry], pixels: Sequence[Tensor], sides: Sequence[int]
 ) -> list[Fault]:
     """Return the faults of a data set, in the order of FAULTS and COPIES.
 
@@ -148,7 +148,7 @@ def as_line(fault: Fault) -> str:
     return f"{name} ({split}, {label}){also}"
 
 
-def draw_copies(found: Sequence[Fault], images: Mapping[Entry, tuple[Tensor, int]]) -> Figure:
+def draw_copies(found: Sequence[Fault], images: Mapping[ImageEntry, tuple[Tensor, int]]) -> Figure:
     """Draw the first PAIRS_DRAWN pairs of each problem of COPIES, the two images side by side."""
     sections = {}
     for problem in COPIES:
@@ -166,7 +166,7 @@ def draw_copies(found: Sequence[Fault], images: Mapping[Entry, tuple[Tensor, int
 
 
 # The side of a thumbnail in pixels, and the least correlation of the thumbnails of two copies.
-SIDE = 8
+THUMBNAIL = 8
 ALIKE = 0.96
 # The number of images to compare with all others at once, which limits the memory.
 CHUNK = 512
@@ -207,7 +207,7 @@ def find_copies(
         for row, other in (alike > ALIKE).tril(start - 1).nonzero().tolist():
             image = start + row
             # At half the side, because a copy of half the size has lost the finer details.
-            side = max(SIDE, min(FINE, sides[image] // 2, sides[other] // 2))
+            side = max(THUMBNAIL, min(FINE, sides[image] // 2, sides[other] // 2))
             value = (pixels(image, side) @ pixels(other, side)).item()
             if 1 - value <= min(reach[image], reach[other]):
                 key = (image, places[other])
@@ -247,7 +247,7 @@ def edges(parts: Sequence[Tensor]) -> Tensor:
     copies. (The mean includes one additional black image: otherwise, if all images were copies of
     one picture, nothing would remain.) The vectors of flat thumbnails are 0.
     """
-    gray = torch.cat([resize(part, SIDE).float().mean(1) for part in parts])  # (N,SIDE,SIDE)
+    gray = torch.cat([resize(part, THUMBNAIL).float().mean(1) for part in parts])  # (N,S,S)
     steps = torch.cat((gray.diff(dim=1).flatten(1), gray.diff(dim=2).flatten(1)), dim=1)
     steps -= steps.sum(0) / (len(steps) + 1)
     return F.normalize(steps, dim=1) * ~is_flat(gray.unsqueeze(1)).unsqueeze(1)
