@@ -108,7 +108,7 @@ def test_attention_stands_where_the_visible_patches_are() -> None:
     assert most_central(torch.tensor([[0, 8, 5], [3, 2, 4]]), (3, 3)).tolist() == [5, 4]
 
 
-def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -> None:
+def test_relevance_is_attention_times_the_gradient_of_the_logit(small_run: SmallRun) -> None:
     """Through all layers, attention times its gradient, as in the paper on relevance."""
     small_run("finished")
     trained = vit_train.load("run")
@@ -158,7 +158,7 @@ def test_all_methods_are_drawn_side_by_side_over_the_image(small_run: SmallRun) 
     )
 
 
-def test_what_takes_too_much_memory_is_not_drawn(
+def test_attention_that_takes_too_much_memory_is_not_drawn(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_run("finished", "before")
@@ -197,7 +197,7 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
 
 
 @pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])
-def test_answers_with_and_without_patches_are_computed_alike(
+def test_predictions_with_and_without_patches_have_the_same_precision(
     small_run: SmallRun, monkeypatch: pytest.MonkeyPatch, precision: Precision | None
 ) -> None:
     trained = vit_train.load(small_run("finished"))

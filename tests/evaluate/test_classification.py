@@ -90,7 +90,7 @@ def test_accuracies_are_those_of_scikit_learn(kind: str) -> None:
         assert result.top5 == pytest.approx(top5)
 
 
-def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
+def test_nan_logits_are_wrong_and_equal_logits_mean_the_first_class() -> None:
     labels = np.array([0, 1, 2])
     assert not Predictions(labels, np.full((3, 3), np.nan)).correct.any()
     assert not Predictions(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
@@ -149,7 +149,7 @@ def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
 
 
 @pytest.mark.parametrize("wrong, fitted", [(0, None), (1, pytest.approx(HOTTEST * 2 / 3))])
-def test_perfect_answers_have_no_temperature_and_meaningless_ones_a_finite_one(
+def test_perfect_predictions_have_no_temperature_and_meaningless_ones_a_finite_one(
     wrong: int, fitted: object
 ) -> None:
     labels = np.arange(6) % 3
@@ -206,7 +206,7 @@ def test_a_threshold_keeps_its_promise_in_95_of_100_validation_sets(
     assert np.mean(shares) >= 0.7 * possible
 
 
-def test_a_threshold_answers_all_images_of_its_confidence_or_none() -> None:
+def test_a_threshold_keeps_all_images_of_a_confidence_or_none() -> None:
     """The 20 most confident predictions are right, with which three quarters of 40 others tie."""
     confidence = np.repeat([0.9, 0.7, 0.6], [20, 40, 40])
     found = sure(confidence, np.arange(100) % 4 > 0)
@@ -276,7 +276,7 @@ def test_the_worst_and_the_most_doubtful_images_are_shown_first() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 7])
-def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
+def test_the_figures_can_be_drawn_of_any_predictions(classes: int) -> None:
     labels = np.arange(5) % classes
     images = ImageSet(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), torch.from_numpy(labels))
     names = ["$a_b$ <x>", "long " * 9, *map(str, range(classes))][:classes]

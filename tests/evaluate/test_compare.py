@@ -22,7 +22,6 @@ from vit_train.evaluate.table import (
     table,
     time_in_steps,
 )
-from vit_train.loop.metrics import wilson_interval
 
 
 def summary(acc: float, seed: int = 0, changes: dict[str, Any] | None = None, **more: Any) -> dict:
@@ -215,13 +214,6 @@ def test_summaries_without_numbers_are_refused_by_their_file(
         gather_results([written(tmp_path, *both)], tmp_path / "out", None)
 
 
-def test_a_curve_has_the_images_seen(tmp_path: Path) -> None:
-    folder = written(tmp_path, summary(0.5))
-    (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
-        gather_results([folder], None, None)
-
-
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
     long = summary(0.6, 0, {"config.model.kernels": "x" * 10**6})
     gather_results([written(tmp_path, summary(0.5), long)], tmp_path / "out", None)
@@ -283,8 +275,9 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     Path("runs/0/metrics.csv").rename("kept/a.csv")
     run.succeeds("vit-results", "kept", "--out", "again")
     assert Path("again/curves.png").exists()
-    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
-    run.fails("a.csv is damaged", "vit-results", "kept")
+    for text in ("epoch,train_acc\n1,high\n", "epoch,val_loss\n1,0.5\n"):
+        Path("kept/a.csv").write_text(text, encoding="utf-8")
+        run.fails("a.csv is damaged", "vit-results", "kept")
 
 
 @pytest.mark.parametrize("setting, same", [("num_classes=9,10", False), ("image_size=16,32", True)])
@@ -306,9 +299,7 @@ def test_early_results_on_other_numbers_of_images_are_not_subtracted(
     run.says("other test images", "vit-results", "runs")
 
 
-def test_a_vit_with_few_steps_from_random_weights_is_said_to_have_learned_little(
-    run: Run, small_run: SmallRun
-) -> None:
+def test_results_of_a_vit_with_few_steps_have_a_note(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/0")
     train = ["vit-train", *SMALL, "train.max_minutes=1e-9"]
     shallow = ["model.depth=1", "train.max_minutes=null", "hydra.run.dir=runs/1"]
@@ -342,7 +333,7 @@ def cells(text: str) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_each_column_says_what_it_is_called() -> None:
+def test_each_column_has_what_its_title_names() -> None:
     def run_of(seed: int, train: float, val: float, best: float, final: float, **more: Any) -> dict:
         changes: dict[str, Any] = {"best_val.acc": val, "images_seen": 3000 + 1000 * seed}
         for name, acc in (("final", final), ("best", best)):
@@ -372,14 +363,6 @@ def test_each_column_says_what_it_is_called() -> None:
         "images seen": "3,500", "minutes": "1.0 to 3.0",
         "commit": "0123456+changes, abcdefg", "machine": "EPYC, H100",
     }  # fmt: skip
-
-
-def test_runs_that_agree_are_as_uncertain_as_one() -> None:
-    """All have seen the same 1000 test images: several runs do not make them more."""
-    runs = [summary(0.5, seed) for seed in range(4)]
-    (row,) = cells(table(group_runs(runs), None))
-    low, high = wilson_interval(500, 1000)
-    assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
 
 
 @pytest.mark.parametrize(
@@ -444,7 +427,7 @@ def test_as_many_seeds_as_are_named_find_the_difference(spread: float) -> None:
     assert shares[0] > 0.77 and all(share < 0.82 for share in shares[1:])
 
 
-def test_a_terminal_shows_the_table_in_80_columns() -> None:
+def test_the_table_fits_into_80_columns_of_a_terminal() -> None:
     groups = group_runs(
         [
             summary(acc, seed, {"config.model.depth": depth} | positions)

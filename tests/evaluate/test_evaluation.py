@@ -155,7 +155,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     assert all(words in Page(both).words for words in ("<i>seen</i>", "50.0025.00+25.00"))
 
 
-def test_it_says_in_words_what_was_found() -> None:
+def test_the_page_describes_the_results_in_words() -> None:
     words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     for said in (
         *("83.33 %", "most frequent class would give an accuracy of 33.3 %"),
@@ -174,7 +174,7 @@ def test_it_says_in_words_what_was_found() -> None:
     assert float(change(words)[1]) < float(change(words)[2])
 
 
-def test_it_says_from_which_confidence_on_a_target_is_reached() -> None:
+def test_the_page_shows_the_thresholds_of_abstention() -> None:
     found = RESULT.predictions.calibrated(2.0)
     rows = abstention(found, found, "test")
     missed, low = rows[-1], {"target": 0.5, "threshold": 0.25, "val": answered(found, 0.25)}
@@ -230,7 +230,7 @@ def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
 
 
 @pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])
-def test_with_many_images_it_says_on_which_side_confidence_errs(
+def test_with_many_images_the_page_names_the_side_on_which_confidence_errs(
     right: float, sure: float, verdict: str
 ) -> None:
     labels = np.arange(400) % 2
@@ -262,7 +262,7 @@ def test_uneven_classes_are_also_counted_alike() -> None:
         (12, 0.9, 1e-3, "These are too few images to tell whether"),
     ],
 )
-def test_it_says_where_the_model_looks_and_whether_that_means_anything(
+def test_the_page_judges_whether_the_maps_mean_anything(
     images: int, changed: float, p_value: float, verdict: str
 ) -> None:
     words = words_of(focus=FOCUS | {"images": images, "changed": changed, "p_value": p_value})
@@ -306,7 +306,7 @@ def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
     assert Paired(100, a, b).interval == pytest.approx((gains.mean() - half, gains.mean() + half))
 
 
-def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
+def test_only_images_with_different_predictions_are_listed() -> None:
     three, names = [answers(seed) for seed in range(3)], [f"image {number}" for number in range(60)]
     found = dict(zip(("A (x)", "B", "C"), three, strict=True))
     rows = list(csv.DictReader(io.StringIO(csv_text(differing_rows(found, names, CLASSES)))))
@@ -338,7 +338,7 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
 
 
 @pytest.mark.parametrize("a, b, chance", [(5, 9, "due to chance"), (5, 30, "significant")])
-def test_the_words_say_whether_it_may_be_chance(a: int, b: int, chance: str) -> None:
+def test_a_verdict_names_chance_or_significance(a: int, b: int, chance: str) -> None:
     found = {}
     for name, wrong in (("A (x)", slice(a, a + b)), ("B (y)", slice(a))):
         logits = np.eye(2)[[0] * 1000]
@@ -357,7 +357,7 @@ def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
     return Evaluated(SimpleNamespace(path=name), images, None, content, {})
 
 
-def test_only_answers_to_the_same_images_are_compared() -> None:
+def test_only_results_on_the_same_images_are_compared() -> None:
     plain = ImageSet(torch.zeros(4, 3, 8, 8), torch.zeros(4))
     first = evaluated("run0", plain)
     for same in (plain, replace(plain, images=torch.zeros(4, 3, 16, 16))):  # of another size

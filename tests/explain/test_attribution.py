@@ -1,9 +1,12 @@
-"""Attribution against hand-computed cases and naive implementations."""
+"""Attribution, positions and filters against hand-computed cases and naive implementations."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from conftest import SMALL, Run
+from sklearn.decomposition import PCA
 
 from vit_train.config.model import ViTConfig
 from vit_train.explain.attribution import (
@@ -11,8 +14,10 @@ from vit_train.explain.attribution import (
     even_distance,
     patch_maps,
     prediction_maps,
+    principal_filters,
     rollout,
 )
+from vit_train.figures.images import draw_positions, mosaic
 from vit_train.model.vit import VisionTransformer
 
 
@@ -76,3 +81,53 @@ def test_how_far_heads_look(has_class: bool) -> None:
     expected = [0, 4 * (1 + 1 + 2) / 3, 4 * sum(everywhere) / 36]
     assert far.tolist() == pytest.approx(expected)
     assert even_distance(grid=(2, 3), patch_size=4) == pytest.approx(expected[2])
+
+
+def test_filters_are_the_principal_components_of_scikit_learn() -> None:
+    weight = 5 + torch.randn(20, 3, 2, 2)
+    filters, shares = principal_filters(weight, 4)
+    theirs = PCA(4).fit(weight.flatten(1).double().numpy())
+    assert filters.shape == (4, 3, 2, 2)
+    assert shares == pytest.approx(theirs.explained_variance_ratio_.tolist())
+    cosines = (filters.flatten(1) * torch.from_numpy(theirs.components_)).sum(1)
+    torch.testing.assert_close(cosines.abs(), torch.ones(4).double())  # the sign is arbitrary
+
+
+def test_places_are_as_alike_as_their_vectors_and_shown_where_they_are() -> None:
+    table = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.functional.cosine_similarity(table[5], table[7], dim=0)
+    picture = mosaic(table, (3, 3))  # 3 × 3 maps of 3 × 3 cells, with lines between
+    assert picture.shape == (11, 11)
+    assert picture[3].isnan().all() and picture[:, 7].isnan().all()
+    # The patch in row 1, column 2 is number 5; that in row 2, column 1 number 7.
+    torch.testing.assert_close(picture[1 * 4 + 2, 2 * 4 + 1], expected)
+
+
+def test_vit_eval_draws_heads_and_positions(run: Run) -> None:
+    for name, arguments in {
+        "learned": [],
+        "gap": ["model.head=gap", "model.positions=sincos_2d"],
+        "relative": ["model.positions=relative"],
+        "mae": ["task=reconstruct", "model.positions=sinusoidal"],
+    }.items():
+        quick = [*SMALL, "data.train_images=40", "train.max_minutes=1e-9", f"hydra.run.dir={name}"]
+        run.succeeds("vit-train", *quick, *arguments)
+        size = ["data.image_size=48"] * (name != "relative")
+        outcome = run.succeeds("vit-eval", f"ckpt={name}", *size)
+        (written,) = (line for line in outcome.out.splitlines() if "written to" in line)
+        assert ("positions.png" in written) == (name != "relative")
+        assert ("pictures.png" in written) == (name != "gap")
+    run.fails("another image size", "vit-eval", "ckpt=relative", "data.image_size=48")
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+def test_the_drawn_places_are_those_of_the_patches(head: str) -> None:
+    """And not of the class token, which has a place in the table before them."""
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(embed_dim=16, depth=1, num_heads=2, head=head), 12)
+    table = model.pos_embed[0].weight.detach()[0]
+    patches = table[-9:]
+    values, places, *_ = draw_positions(model).axes
+    assert (values.get_xlabel(), values.get_ylabel()) == ("value", "token")
+    np.testing.assert_allclose(values.images[0].get_array(), table)
+    np.testing.assert_allclose(places.images[0].get_array(), mosaic(patches, (3, 3)))

@@ -12,26 +12,35 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from torch import Tensor, nn
 
 import vit_train
 from vit_train.base.text import shortened
+from vit_train.data.batches import Normalize
+from vit_train.data.dataset import Statistics
 from vit_train.figures.charts import (
     LABEL,
     PALETTE,
     STYLES,
+    colormaps,
     colors,
     curves,
     dots,
     draw_robustness,
 )
 from vit_train.figures.images import (
+    GALLERY,
+    HEAT,
     SIDE,
     class_line,
     cut_to_fit,
     draw_distances,
+    draw_filters,
+    draw_gallery,
     draw_maps,
     draw_sheet,
     image_grid,
+    side_by_side,
 )
 
 PACKAGE = Path(vit_train.__file__).parents[1]
@@ -117,7 +126,7 @@ def test_the_current_folders_settings_of_matplotlib_do_not_count(tmp_path: Path)
     assert found.stdout == "figure 7.0\n", found.stderr
 
 
-def test_distances_say_what_a_dot_is_and_what_no_preference_would_be() -> None:
+def test_distances_are_dots_by_layer_with_a_line_for_uniform_attention() -> None:
     (axes,) = draw_distances([[1.0, 2.0], [3.0, 4.0]], 32, even=16.5).axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2], [3, 4], [16.5, 16.5]]
     assert axes.get_xticks().tolist() == [1, 2]  # layers are counted from 1, as heads are
@@ -168,7 +177,7 @@ def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
     assert [to_hex(line.get_color()) for line in legend.get_lines()] == PALETTE[:2]
 
 
-def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
+def test_long_labels_continue_on_a_second_line() -> None:
     settings = "patch_size=8, depth=2, class_weights=null, root=pics, positions="
     names = [settings + end for end in ("learned", "rotary_2d")]
     rows = [row(1000, train_loss=3), row(2000, train_loss=1)]
@@ -190,3 +199,69 @@ def test_robustness_is_drawn_in_percent_from_clean_images_on() -> None:
     (axes,) = draw_robustness({"darkness": [0.5, 0.25], "noise": [0.4, 0.1]}, clean=0.8).axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert drawn == {"darkness": [80, 50, 25], "noise": [80, 40, 10]}
+
+
+NORMALIZE = Normalize(Statistics((0.5,) * 3, (0.5,) * 3), torch.device("cpu"))
+
+
+class Doubling:
+    """Shows the image and what the model makes of it."""
+
+    columns, legend = ("image", "made"), ""
+
+    def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
+        assert not torch.is_grad_enabled() and len(images) == len(targets)
+        return [images, model(images)]
+
+
+class Looking:
+    """Shows the image and a map over it, which is highest in the last of 4 × 4 patches."""
+
+    columns, legend = ("image", "where"), "what it looks at"
+
+    def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
+        maps = torch.zeros(len(images), 4, 4)
+        maps[:, 3, 3] = 0.1
+        return [images, maps]
+
+
+def batch_of(levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Images of one gray each."""
+    pixels = levels.view(-1, 1, 1, 1).expand(-1, 3, 96, 96) / 255
+    return (pixels - 0.5) / 0.5, torch.arange(len(levels))
+
+
+def test_the_first_images_are_shown_as_the_model_sees_them_in_evaluation() -> None:
+    batch = batch_of(torch.arange(20.0))
+    (axes,) = draw_gallery(Doubling(), nn.Dropout(0.5).eval(), batch, NORMALIZE).axes
+    assert len(axes.images) == GALLERY and "image, made" in axes.texts[0].get_text()
+    for level, shown in enumerate(axes.images):
+        pixels = shown.get_array()
+        assert (pixels[:, :96] == level).all() and (pixels[:, -96:] == level).all()
+
+
+def test_a_map_lies_over_its_image_in_the_colors_of_the_scale_below() -> None:
+    batch = batch_of(20 * torch.arange(12.0))
+    (axes,) = draw_gallery(Looking(), nn.Identity(), batch, NORMALIZE).axes
+    lowest, highest = 255 * colormaps[HEAT]((0, 255))[:, :3]
+    pixels = axes.images[1].get_array()[:, -96:]  # of the second image
+    assert np.abs(pixels[5, 5] - (0.3 * lowest + 0.7 * 20)).max() < 1
+    assert np.abs(pixels[90, 90] - (0.8 * highest + 0.2 * 20)).max() < 1
+    scale = axes.images[-1]
+    assert scale.get_cmap().name == HEAT and scale.get_array().shape == (1, 256)
+
+
+def test_pictures_are_joined_unchanged() -> None:
+    generator = torch.Generator().manual_seed(0)
+    one, two = torch.randint(256, (2, 5, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    both = side_by_side([one, two])
+    assert torch.equal(both[..., :32], one) and torch.equal(both[..., -32:], two)
+    assert both.shape == (5, 3, 32, 65) and (both[..., 32] == 255).all()
+
+
+def test_filters_are_scaled_around_gray_with_their_shares_below() -> None:
+    filters = torch.tensor([-2.0, 0, 1]).view(1, 3, 1, 1).expand(2, 3, 4, 4)
+    (axes,) = draw_filters(filters, [0.7, 0.0625]).axes
+    assert axes.images[0].get_array()[0, 0].tolist() == [0, 128, 191]
+    words = [text.get_text() for text in axes.texts]
+    assert "shares of variance" in words[0] and words[1:] == ["70.0 %", "6.2 %"]
