@@ -42,7 +42,8 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     trained = vit_train.load("run")
     explainer = Explainer(trained, method)
     part = sample(load_dataset(trained.meta.config.data).test, 30)
-    hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
+    predicted = explainer.probabilities(part.images).argmax(1)
+    hits, _ = pointing_hits(explainer.maps(part.images, predicted, method), part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
     for order in ("map", "random"):
         deleting = f"{method}, deleting patches of 30 images in {order} order"
@@ -114,7 +115,8 @@ def test_relevance_is_attention_times_the_gradient_of_the_logit(small_run: Small
     trained = vit_train.load("run")
     explainer = Explainer(trained, target="square")
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
-    maps, probabilities = explainer.explained(images)
+    probabilities = explainer.probabilities(images)
+    maps = explainer.maps(images, probabilities.argmax(1), "relevance")
     batch = explainer.normalized(images)
     expected = trained.model(batch).detach().double().softmax(1)
     torch.testing.assert_close(probabilities, expected)
@@ -182,7 +184,8 @@ def test_focus_deletes_the_patches_that_the_map_marks_most(
 
     monkeypatch.setattr(explainer, "kept", kept)
     assert explainer.focus(images)["deleted"] == pytest.approx(0.1, abs=1 / 64)
-    maps = explainer.explained(images)[0].flatten(1)
+    predicted = explainer.probabilities(images).argmax(1)
+    maps = explainer.maps(images, predicted, "relevance").flatten(1)
     for shown, values in zip(visible[0], maps, strict=True):
         deleted = values[~torch.isin(torch.arange(64), shown)]
         assert len(deleted) == 6 and deleted.min() >= values[shown].max()
@@ -210,9 +213,9 @@ def test_predictions_with_and_without_patches_have_the_same_precision(
 
     monkeypatch.setattr(trained.model, "forward", noted)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
-    _, probabilities = explainer.explained(images)
+    predicted = explainer.probabilities(images).argmax(1)
     everything = torch.arange(explainer.patch_count(1)).expand(4, -1)
-    assert explainer.kept(images, probabilities.argmax(1), everything).all()
+    assert explainer.kept(images, predicted, everything).all()
     assert set(in_bf16) == {precision is not None}
 
 

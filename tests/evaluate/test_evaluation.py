@@ -132,7 +132,6 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     both = render(
         "evaluate",
         "comparison.html",
-        title="both",
         models=models,
         verdicts=[verdict(pair), "<i>seen</i>"],
         settings=settings,

@@ -67,7 +67,7 @@ def test_the_page_needs_no_network_and_no_name_is_markup(
     [
         ({"positions": "rotary_2d"}, "html= does not support model.positions=rotary_2d"),
         ({"layer_scale": 0.1}, "html= does not support model.layer_scale=0.1"),
-        ({"patch_size": 1}, "at most 400 patches, but this model has 1024"),
+        ({"patch_size": 1}, r"more than 400 patches \(this model has 1024\)"),
     ],
 )
 def test_a_model_that_the_page_does_not_compute_is_refused(

@@ -76,14 +76,12 @@ def write_comparison(
     by_class = [row for row in rows if row[0]["support"]]
     if len(models) == 2:
         by_class.sort(key=lambda row: -abs(row[0][share] - row[1][share]))
-    caveats = [f"{each['name']}: {each['caveat']}" for each in models if each["caveat"]]
     has_curves = all(run.run.get("curve") for run in runs.values())
     page = render(
         "evaluate",
         "comparison.html",
-        title=f"{models[0]['title']}, {models[0]['split']} images: a comparison",
         models=models,
-        verdicts=verdicts + caveats,
+        verdicts=verdicts,
         settings=settings,
         by_class=by_class,
         share=share,

@@ -9,7 +9,7 @@ from vit_train.base.reading import require_config
 from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_text
 from vit_train.evaluate.differences import find_baseline, note_on_short_runs, on_same_images
-from vit_train.evaluate.summaries import Group, Json, group_runs, read_summaries, validated_on
+from vit_train.evaluate.summaries import Group, group_runs, read_summaries, validated_on
 from vit_train.evaluate.table import (
     LOSS,
     common_measure,
@@ -22,26 +22,21 @@ from vit_train.evaluate.table import (
 from vit_train.figures.charts import Figure, curves, dots, save
 
 
-def require_complete(run: Json) -> None:
-    """Raise ValueError, naming the file, if a summary lacks a number that tables or plots need."""
-    try:
-        require_config(run["config"], "its config")
-        for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
-            table([group], group)
-            run_rows([group])
-        on_same_images(run, run, "test")
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{run['file']} was not written by vit-train") from error
-
-
 def read_groups(paths: Sequence[Path]) -> list[Group]:
     """Return the finished runs at these paths, grouped by their settings.
 
-    Raise ValueError if a summary is damaged.
+    Raise ValueError, naming the file, if a summary lacks a number that tables or plots need.
     """
     runs = read_summaries(paths)
     for run in runs:
-        require_complete(run)
+        try:
+            require_config(run["config"], "its config")
+            for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
+                table([group], group)
+                run_rows([group])
+            on_same_images(run, run, "test")
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise ValueError(f"{run['file']} was not written by vit-train") from error
     return group_runs(runs)
 
 

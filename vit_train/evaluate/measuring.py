@@ -88,8 +88,8 @@ def measures(result: Evaluation, validation: Any, split: str, meta: Meta) -> Jso
             fitted = temperature(validation)
             if fitted is not None:
                 content["calibration"] = calibration(result.predictions, fitted)
-            pair = (each.calibrated(fitted) for each in (validation, result.predictions))
-            content["abstention"] = abstention(*pair, split)
+            calibrated = result.predictions.calibrated(fitted)
+            content["abstention"] = abstention(validation.calibrated(fitted), calibrated, split)
     return content
 
 

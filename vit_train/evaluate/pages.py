@@ -46,9 +46,7 @@ def evaluation_page(
     return render(
         "evaluate",
         "evaluation.html",
-        title=f"{content['title']}, {content['split']} images",
         content=content,
-        result=content["result"],
         run=run,
         size=in_pixels(content["image_size"]),
         pictures=pictures,

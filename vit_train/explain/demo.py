@@ -1,6 +1,7 @@
 """`vit-explain html=FILE`: a web page that runs the model in the reader's browser."""
 
 import gzip
+from itertools import compress
 from pathlib import Path
 
 import torch
@@ -84,22 +85,17 @@ def require_supported(trained: Trained) -> VisionTransformer:
             "html= needs a Vision Transformer that classifies, but the checkpoint has "
             f"model.name={config.model.name} and task={config.task.name}"
         )
-    unsupported = [
-        f"model.{name}={getattr(model.config, name)}"
-        for name, values in SUPPORTED.items()
-        if getattr(model.config, name) not in values
-    ]
-    if not trained.meta.task.one_class:
-        unsupported.append("task=tags")
-    if trained.meta.fit == "pad":
-        unsupported.append("data.fit=pad")
-    if unsupported:
-        raise ValueError(f"html= does not support {', '.join(unsupported)}")
     rows, columns = model.grid
-    if rows != columns:
-        raise ValueError("html= supports only square images")
-    if rows**2 > MOST_IN_BROWSER:
-        raise ValueError(
-            f"html= supports at most {MOST_IN_BROWSER} patches, but this model has {rows**2}"
-        )
+    reasons = {
+        "task=tags": not trained.meta.task.one_class,
+        "data.fit=pad": trained.meta.fit == "pad",
+        "images that are not square": rows != columns,
+        f"more than {MOST_IN_BROWSER} patches (this model has {rows * columns})": rows * columns
+        > MOST_IN_BROWSER,
+    }
+    for name, values in SUPPORTED.items():
+        value = getattr(model.config, name)
+        reasons[f"model.{name}={value}"] = value not in values
+    if any(reasons.values()):
+        raise ValueError(f"html= does not support {', '.join(compress(reasons, reasons.values()))}")
     return model

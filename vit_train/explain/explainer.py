@@ -119,16 +119,16 @@ class Explainer:
         its title, such as the true class, and the predicted and explained classes with their
         probabilities.
         """
-        found = [self.explained(images, method) for method in self.methods]
+        probabilities = self.probabilities(images)
+        predictions = probabilities.argmax(1)
+        maps = [self.maps(images, predictions, method) for method in self.methods]
         meta = self.trained.meta
         names = [shortened(name, NAME_LENGTH) for name in meta.classes]
         adjective, noun = (
             ("predicted", "class") if meta.task.one_class else ("most probable", "tag")
         )
         lines = []
-        # The probabilities are the same for every method.
-        for title, chances in zip(titles, found[0][1], strict=True):
-            predicted = int(chances.argmax())
+        for title, chances, predicted in zip(titles, probabilities, predictions, strict=True):
             results = [f"{adjective}: {names[predicted]} {100 * chances[predicted]:.0f} %"]
             if self.target not in (None, predicted):
                 results.append(f"{names[self.target]} {100 * chances[self.target]:.0f} %")
@@ -138,29 +138,37 @@ class Explainer:
         legend = legend.format(layer=self.layer + 1, raised=raised)
         if len(self.methods) > 1:
             legend = f"from left to right: {legend}"
-        maps = torch.stack([maps for maps, _ in found], dim=1)
-        return draw_maps(images if shown is None else shown, maps, lines, legend)
+        return draw_maps(images if shown is None else shown, torch.stack(maps, 1), lines, legend)
 
     def normalized(self, images: Tensor) -> Tensor:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
-    def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return maps (N,R,C) and vit-predict's probabilities (N,K) for uint8 images (N,3,H,W).
+    def probabilities(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return vit-predict's probabilities (N,K) for uint8 images (N,3,H,W).
 
-        `method` computes the maps; None means the explainer's first method.
+        With `visible` (N,M), the model sees only these patches of each image; the others take the
+        mean color, which is 0 in normalized images.
         """
-        method = method or self.methods[0]
-        maps = []
-        probabilities = []
-        for each in images.split(self.batch):
-            pixels = self.normalized(each)
-            chances = self.trained.probabilities(pixels, self.precision)
-            predicted = chances.argmax(1)
-            target = predicted if self.target is None else torch.full_like(predicted, self.target)
-            found, _ = prediction_maps(self.model, pixels, method, self.layer, target)
-            maps.append(found.cpu())
-            probabilities.append(chances.cpu())
-        return torch.cat(maps), torch.cat(probabilities)
+        found = []
+        for first in range(0, len(images), self.batch):
+            part = slice(first, first + self.batch)
+            batch = self.normalized(images[part])
+            if visible is not None:
+                shown = visible[part].to(batch.device)
+                batch = show_only(batch, shown, self.model.config.patch_size)
+            found.append(self.trained.probabilities(batch, self.precision).cpu())
+        return torch.cat(found)
+
+    def maps(self, images: Tensor, predicted: Tensor, method: str) -> Tensor:
+        """Return maps (N,R,C) of the `target`, or of the `predicted` classes (N,)."""
+        targets = predicted if self.target is None else torch.full_like(predicted, self.target)
+        found = []
+        for part, target in zip(images.split(self.batch), targets.split(self.batch), strict=True):
+            batch = self.normalized(part)
+            explained = target.to(batch.device)
+            maps, _ = prediction_maps(self.model, batch, method, self.layer, explained)
+            found.append(maps.cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
@@ -178,7 +186,8 @@ class Explainer:
 
         If the images have object masks, also play the pointing game.
         """
-        maps, chances = self.explained(part.images, method)
+        predicted = self.probabilities(part.images).argmax(1)
+        maps = self.maps(part.images, predicted, method)
         images = counted(len(part), "image")
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
@@ -192,7 +201,7 @@ class Explainer:
         for kind, order in deletion_orders(maps).items():
             shares = []
             for count in counts:
-                kept = self.kept(part.images, chances.argmax(1), order[:, count:])
+                kept = self.kept(part.images, predicted, order[:, count:])
                 shares.append(f"{kept.double().mean():.1%} at {count / order.shape[1]:.0%}")
             logger.info(
                 f"{method}, deleting patches of {images} in {kind} order, share of predictions "
@@ -212,10 +221,11 @@ class Explainer:
         random patches are deleted. `deleted` is the share of patches that are deleted. `p_value`
         compares `changed` and `changed_at_random` by McNemar's exact test.
         """
-        maps, probabilities = self.explained(images)
+        predicted = self.probabilities(images).argmax(1)
+        maps = self.maps(images, predicted, self.methods[0])
         deleted = self.patch_count(DELETED)
         marked, random = (
-            self.kept(images, probabilities.argmax(1), order[:, deleted:])
+            self.kept(images, predicted, order[:, deleted:])
             for order in deletion_orders(maps).values()
         )
         only_random = int((random & ~marked).sum())
@@ -230,17 +240,8 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Return, as bool (N,), whether each image keeps its `predicted` class (N,).
-
-        The new class is predicted from the `patches` (N,M) of the uint8 images; the other patches
-        take the mean color, which is 0 in normalized images.
-        """
-        found = []
-        for part, visible in zip(images.split(self.batch), patches.split(self.batch), strict=True):
-            batch = self.normalized(part)
-            less = show_only(batch, visible.to(batch.device), self.model.config.patch_size)
-            found.append(self.trained.probabilities(less, self.precision).argmax(1).cpu())
-        return torch.cat(found) == predicted
+        """Return, as bool (N,), whether images keep their `predicted` class with only `patches`."""
+        return self.probabilities(images, patches).argmax(1) == predicted
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:

@@ -230,21 +230,16 @@ def figures(
 def result_line(result: Evaluation) -> str:
     """Format a result as one line, for the terminal."""
     images = counted(result.count, "image")
-    if isinstance(result, Tagging):
-        low, high = result.interval
-        return (
-            f"mAP {result.map:.2%} (95 % interval {low:.2%} to {high:.2%})  micro F1 "
-            f"{result.micro_f1:.3f}  macro F1 {result.macro_f1:.3f}  loss {result.loss:.4f}  on "
-            f"{images}"
-        )
-    if not isinstance(result, Classification):
+    if not isinstance(result, Classification | Tagging):
         return f"loss {result.loss:.4f} on {images}"
     low, high = result.interval
+    interval = f"(95 % interval {low:.2%} to {high:.2%})"
+    line = f"loss {result.loss:.4f}  on {images}"
+    if isinstance(result, Tagging):
+        f1 = f"micro F1 {result.micro_f1:.3f}  macro F1 {result.macro_f1:.3f}"
+        return f"mAP {result.map:.2%} {interval}  {f1}  {line}"
     top5 = f"  top-5 {result.top5:.2%}" if result.predictions.classes > 5 else ""
-    return (
-        f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
-        f"balanced {result.balanced_acc:.2%}{top5}  loss {result.loss:.4f}  on {images}"
-    )
+    return f"top-1 {result.acc:.2%} {interval}  balanced {result.balanced_acc:.2%}{top5}  {line}"
 
 
 def class_table(result: Classification, classes: list[str]) -> str:
