@@ -17,7 +17,7 @@ from vit_train.evaluate.gather import read_groups
 from vit_train.evaluate.table import (
     ACCURACY,
     each_once,
-    machine,
+    machine_fact,
     minutes,
     short_commit,
     tflop,
@@ -60,7 +60,7 @@ def measured(pattern: str) -> str:
         f"{mean(group.values('images_seen')):,.0f} images seen",
         f"{tflop(group)} TFLOP" if tflop(group) else "",
         f"{minutes(group.values('seconds'))} minutes a run",
-        each_once(machine(stage, "gpu", "cpu") for stage in group.stages),
+        each_once(machine_fact(stage, "gpu", "cpu") for stage in group.stages),
         each_once(run.get("date", "") for run in group.runs),
         each_once(map(short_commit, group.stages)),
         pattern,

@@ -67,12 +67,13 @@ def write_comparison(
     models = [{"name": name, **run.content} for name, run in runs.items()]
     write_json(folder / "results.json", {"models": models, "pairs": pairs})
     pictures: dict[str, bytes] = {}
-    table, share = "per_tag", "average_precision"
-    if not isinstance(first.result, Tagging):
-        table, share = "per_class", "recall"
+    has_tags = isinstance(first.result, Tagging)
+    share = "average_precision" if has_tags else "recall"
+    if not has_tags:
         predictions = {name: run.result.predictions for name, run in runs.items()}
         pictures = write_differences(folder, predictions, first.images, first.meta.classes)
-    rows = zip(*(each[table] for each in models), strict=True)
+    parts = (each["per_tag" if has_tags else "per_class"] for each in models)
+    rows = zip(*parts, strict=True)
     by_class = [row for row in rows if row[0]["support"]]
     if len(models) == 2:
         by_class.sort(key=lambda row: -abs(row[0][share] - row[1][share]))

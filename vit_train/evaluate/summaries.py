@@ -237,7 +237,8 @@ def settings_of(summary: Json) -> Json:
     if isinstance(known.get("train.minutes"), int | float) and not summary.get("extends"):
         known.pop("train.epochs")
     if settings.get("data.name") in ("folder", "table"):
-        root, mark = settings["data.root"], summary.get("fingerprint")
+        root = settings["data.root"]
+        mark = summary.get("fingerprint")
         # The images may have changed between two runs.
         known.pop("data.file", None)
         known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})" if mark else root

@@ -52,7 +52,8 @@ def find_suspects(config: SuspectsConfig) -> None:
     classes = [printable(name) for name in runs[0].meta.classes]
     rows = [("image", "label", "suggested", "probability_label", "probability_suggested")]
     for index in order:
-        label, other = labels[index], suggested[index]
+        label = labels[index]
+        other = suggested[index]
         shares = (f"{chances[index, each]:.6f}" for each in (label, other))
         rows.append((printable(str(names[index])), classes[label], classes[other], *shares))
     answers = {"label": (labels, chances), "model": (suggested, chances)}

@@ -42,7 +42,9 @@ def explain_predictions(config: ExplainConfig) -> None:
         images, titles, shown = read_images(trained, paths, config.count, config.max_pixels)
     else:
         some = evaluated_images(config.data, "test", trained.meta, config.count)[0].images
-        images, titles, shown = some.images[:], true_classes(some, trained.meta), None
+        images = some.images[:]
+        titles = true_classes(some, trained.meta)
+        shown = None
     if explainer is None:
         save_figures(decoder_figures(trained, config.layer, images), folder, paths)
         return

@@ -240,8 +240,9 @@ def draw_maps(
     The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
     each image.
     """
+    images = images[:].cpu()
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
-    shown = side_by_side([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
+    shown = side_by_side([images, *(covered(images, each) for each in maps.unbind(1))])
     # `columns` is for one map, two pictures side by side; with more maps, fewer columns fit.
     columns = math.ceil(2 * columns / (1 + maps.shape[1]))
     return image_grid(shown, lines, min(columns, len(images)), legend=legend)

@@ -133,7 +133,8 @@ def faults(
     places = [(split, label) for split, _, label in images]
     copies: list[Fault] = []
     for first, second, value in find_copies(pixels, places, sides):
-        one, other = places[first], places[second]
+        one = places[first]
+        other = places[second]
         problem = COPIES[0 if one[1] != other[1] else 1 if one != other else 2]
         copies.append((problem, images[first], images[second], f"correlation {value:.3f}"))
     return found + sorted(copies, key=lambda fault: COPIES.index(fault[0]))
@@ -247,7 +248,7 @@ def edges(parts: Sequence[Tensor]) -> Tensor:
     copies. (The mean includes one additional black image: otherwise, if all images were copies of
     one picture, nothing would remain.) The vectors of flat thumbnails are 0.
     """
-    gray = torch.cat([resize(part, THUMBNAIL).float().mean(1) for part in parts])  # (N,S,S)
+    gray = torch.cat([resize(part, THUMBNAIL)[:].float().mean(1) for part in parts])  # (N,S,S)
     steps = torch.cat((gray.diff(dim=1).flatten(1), gray.diff(dim=2).flatten(1)), dim=1)
     steps -= steps.sum(0) / (len(steps) + 1)
     return F.normalize(steps, dim=1) * ~is_flat(gray.unsqueeze(1)).unsqueeze(1)
