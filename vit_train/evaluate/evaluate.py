@@ -1,7 +1,7 @@
 """`vit-eval`: evaluate a checkpoint, and write its results."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -116,10 +116,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
         f"{data.title}, {config.split}: {result_line(result)}"
     )
-    # The temperature and the thresholds are fitted on validation images, which are not evaluated.
-    may_calibrate = config.split != "val" and meta.config.data.val == "split"
-    calibrates = may_calibrate and meta.task.needs_labels
-    validation = measured(val).predictions if calibrates and val is not None else None
+    validation = measured(val).predictions if val and may_calibrate(config, meta) else None
     content = facts(config, data, meta, precision)
     content |= measures(result, validation, config.split, meta)
     if validation is not None and asked is None:
@@ -131,12 +128,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     if config.robustness:
         content["robustness"] = robustness(measured, images, result.predictions)
     if files:
-        # Foreign images get the precision and the temperature of the evaluated images.
-        fitted = content.get("calibration", {}).get("temperature")
-        own_config = replace(meta.config, precision=precision.name)
-        same = trained._replace(meta=replace(meta, temperature=fitted, config=own_config))
-        own = result.predictions.calibrated(fitted)
-        found = foreign(same, files, own, content.get("abstention", []))
+        found = on_foreign(trained, precision, files, result, content)
         content["foreign"] = {"folder": config.foreign} | found
     explainer = explainer_of(trained, precision)
     if explainer is not None:
@@ -144,6 +136,24 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     evaluated = Evaluated(meta, images, result, content, run_of(meta.path))
     write(folder, evaluated, pictures(evaluated, trained, explainer))
     return evaluated
+
+
+def may_calibrate(config: EvalConfig, meta: Meta) -> bool:
+    """Return True if validation images are not evaluated, so that they may choose thresholds."""
+    held_out = config.split != "val" and meta.config.data.val == "split"
+    return held_out and meta.task.needs_labels
+
+
+def on_foreign(
+    trained: Trained, precision: Precision, files: Sequence[Path], result: Any, content: Json
+) -> Json:
+    """Measure foreign images with the precision and the temperature of the evaluated images."""
+    meta = trained.meta
+    fitted = content.get("calibration", {}).get("temperature")
+    config = replace(meta.config, precision=precision.name)
+    same = trained._replace(meta=replace(meta, temperature=fitted, config=config))
+    own = result.predictions.calibrated(fitted)
+    return foreign(same, files, own, content.get("abstention", []))
 
 
 def run_of(checkpoint: Path) -> Json:

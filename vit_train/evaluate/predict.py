@@ -66,16 +66,23 @@ def predict_images(config: PredictConfig) -> None:
             if config.out is None or number < LINES:
                 logger.info(terminal_line(path, prediction, width))
     doubts.warn()
-    if len(failures) == len(paths):
+    report(config, len(paths), failures, unsure, threshold)
+    logger.info(calibration_line(config.ckpt, meta))
+
+
+def report(
+    config: PredictConfig, count: int, failures: Sequence[str], unsure: int, threshold: float
+) -> None:
+    """Log what was predicted of `count` images; raise ValueError if none could be read."""
+    if len(failures) == count:
         raise ValueError(f"cannot read any of the images: {failures[0]}")
-    images = counted(len(paths), "image")
+    images = counted(count, "image")
     if config.abstain is not None:
         logger.info(f"unsure: {unsure:,} of {images}, with a confidence below {threshold:.2%}")
     if config.out is not None:
         logger.info(f"predictions for {images} written to {config.out}")
     if failures:
-        logger.warning(f"{len(failures):,} of {len(paths):,} images cannot be read")
-    logger.info(calibration_line(config.ckpt, meta))
+        logger.warning(f"{len(failures):,} of {count:,} images cannot be read")
 
 
 def least_confidence(config: PredictConfig, meta: Meta) -> float:
