@@ -91,9 +91,7 @@ def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     digests = {name: md5(content) for name, content in contents.items()}
-    for known in ("LABELED", "UNLABELED"):
-        patched = {name: digests[name] for name in getattr(published, known)}
-        monkeypatch.setattr(published, known, patched)
+    monkeypatch.setattr(published, "TEXTS", {name: digests[name] for name in published.TEXTS})
     for known in ("train_list", "test_list"):
         patched_list = [[name, digests[name]] for name, _ in getattr(STL10, known)]
         monkeypatch.setattr(STL10, known, patched_list)

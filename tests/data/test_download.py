@@ -19,11 +19,12 @@ LIMIT = 2 * len(CONTENT)
 
 
 def fetch(target: Path, *urls: str) -> None:
-    download(list(urls), target, MD5, LIMIT)
+    download(list(urls), target, MD5)
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "MAX_BYTES", LIMIT)
     return tmp_path / "archive.tar.gz"
 
 

@@ -4,13 +4,11 @@ Only an archive with the published MD5 is unpacked, so a hostile archive is reje
 headers are read.
 """
 
-import shutil
 import sys
 import tarfile
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
+from typing import NamedTuple
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -20,15 +18,16 @@ from torchvision.datasets.utils import check_integrity
 from tqdm import tqdm
 
 from vit_train.base.log import logger
-from vit_train.base.writing import exclusive, remove_partial, replacing
+from vit_train.base.writing import exclusive
 from vit_train.config.data import ArchiveConfig, Cifar10Config, Stl10Config
 from vit_train.data.dataset import Dataset, ImageSet, resize
 
 STALL_SECONDS = 10.0
+# An upper bound on the size of every archive.
+MAX_BYTES = 4 * 10**9
 
 
-@dataclass(frozen=True)
-class Archive:
+class Archive(NamedTuple):
     """A published archive; `members` are the files to unpack from its folder `folder`."""
 
     title: str
@@ -37,7 +36,6 @@ class Archive:
     size: str  # human-readable
     folder: str
     members: dict[str, str]  # name → MD5
-    max_bytes: int  # an upper bound
 
 
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
@@ -49,7 +47,8 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     are missing and there is neither the archive nor permission to download it.
     """
     root = Path(config.root)
-    folder, local = root / archive.folder, root / archive.filename
+    folder = root / archive.folder
+    local = root / archive.filename
     lacking = missing(archive, root)
     if not lacking:
         return folder
@@ -67,7 +66,7 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     with exclusive(lock, f"waiting for another process that is fetching {archive.title}"):
         if missing(archive, root):  # unless another process has fetched them during the wait
             if not has_archive:
-                download(config.urls, local, archive.md5, archive.max_bytes)
+                download(config.urls, local, archive.md5)
             unpack(archive, root)
             if not has_archive:
                 local.unlink()
@@ -83,25 +82,20 @@ def missing(archive: Archive, root: Path) -> list[str]:
 
 
 def unpack(archive: Archive, root: Path) -> None:
-    """Unpack the archive's missing members below `root`, each completely or not at all.
+    """Unpack the archive's missing members below `root`; ignore everything else in the archive.
 
-    Write only regular files with expected names. Links, devices and paths that lead out of `root`
-    therefore have no effect.
+    Members are regular files with expected names, so links, devices and paths that lead out of
+    `root` have no effect. A member that is not written completely counts as missing later.
     """
-    path, folder = root / archive.filename, root / archive.folder
+    path = root / archive.filename
     logger.info(f"unpacking {path}")
-    folder.mkdir(exist_ok=True)
-    remove_partial(folder)  # left by a killed process
-    wanted = {f"{archive.folder}/{name}": folder / name for name in missing(archive, root)}
+    wanted = {f"{archive.folder}/{name}" for name in missing(archive, root)}
     with tarfile.open(path, "r:gz") as tar:
-        for member in tar:
-            target = wanted.get(member.name.removeprefix("./"))
-            if target and member.isreg() and (content := tar.extractfile(member)):
-                with replacing(target) as file:
-                    shutil.copyfileobj(content, file)
+        members = (each for each in tar if each.isreg() and each.name.removeprefix("./") in wanted)
+        tar.extractall(root, members, filter="data")
 
 
-def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
+def download(urls: list[str], target: Path, md5: str) -> None:
     """Download `target` from the first of `urls` that delivers a file with the MD5 `md5`.
 
     Each URL is tried twice. An incomplete download stays in `target`.part; the next try or call
@@ -111,13 +105,10 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
     failures: dict[str, str] = {}
     for url in 2 * urls:
         try:
-            append_rest(url, part, max_bytes)
+            append_rest(url, part)
         except (OSError, HTTPException, ValueError) as error:
             failures[url] = str(error)
-            if not isinstance(error, HTTPError):
-                continue
-            error.close()
-            if error.code != 416:  # 416: nothing is left
+            if getattr(error, "code", None) != 416:  # 416: nothing is left
                 continue
         if check_integrity(part, md5):
             part.replace(target)
@@ -132,10 +123,10 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
     )
 
 
-def append_rest(url: str, part: Path, max_bytes: int) -> None:
+def append_rest(url: str, part: Path) -> None:
     """Append the rest of the file at `url` to `part`, or all of it if the server cannot resume.
 
-    Stop after `max_bytes`. Raise OSError if the connection ends before the end of the file.
+    Stop after MAX_BYTES. Raise OSError if the connection ends before the end of the file.
     """
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}
@@ -148,12 +139,10 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
             desc=part.stem, initial=file.tell(), total=total, unit="B", unit_scale=True,
             mininterval=0.1 if sys.stderr.isatty() else 60,
         ) as bar:  # fmt: skip
-            while file.tell() <= max_bytes and (chunk := response.read1(1 << 18)):
+            while file.tell() <= MAX_BYTES and (chunk := response.read1(1 << 18)):
                 bar.update(file.write(chunk))
-        if file.tell() < min(total, max_bytes):
-            raise OSError(
-                f"the connection ended {total - file.tell():,} bytes before the end of the file"
-            )
+        if (rest := total - file.tell()) > 0 and file.tell() <= MAX_BYTES:
+            raise OSError(f"the connection ended {rest:,} bytes before the end of the file")
 
 
 def load_cifar(config: Cifar10Config) -> Dataset:
@@ -165,11 +154,9 @@ def load_cifar(config: Cifar10Config) -> Dataset:
         md5=kind.tgz_md5,
         size="170 MB",
         folder=kind.base_folder,
-        members={
-            **dict([*kind.train_list, *kind.test_list]),
-            kind.meta["filename"]: kind.meta["md5"],
-        },
-        max_bytes=10**9,
+        members=dict(
+            [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
+        ),
     )
     obtain(archive, config)
 
@@ -181,15 +168,11 @@ def load_cifar(config: Cifar10Config) -> Dataset:
     return Dataset(image_set(train), image_set(test), tuple(train.classes))
 
 
-LABELED = {
-    "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
-    "train_y.bin": "5a34089d4802c674881badbb80307741",
-    "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
-    "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
+TEXTS = {
     "class_names.txt": "6de44d022411c4d5cda4673b7f147c3f",
     "fold_indices.txt": "4bbf8cd098ab9f87fe03fbcb37c06b28",
 }
-UNLABELED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
+UNLABELED = "unlabeled_X.bin"
 
 
 def load_stl10(config: Stl10Config) -> Dataset:
@@ -197,14 +180,16 @@ def load_stl10(config: Stl10Config) -> Dataset:
 
     With config.unlabeled, also map the unlabeled images into memory.
     """
+    members = TEXTS | dict([*STL10.train_list, *STL10.test_list])
+    if not config.unlabeled:
+        members.pop(UNLABELED)
     archive = Archive(
         title="STL-10",
         filename=STL10.filename,
         md5=STL10.tgz_md5,
         size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabeled=true",
         folder=STL10.base_folder,
-        members=LABELED | (UNLABELED if config.unlabeled else {}),
-        max_bytes=4 * 10**9,
+        members=members,
     )
     folder = obtain(archive, config)
     train = read_part(folder, "train", config.image_size)
@@ -215,7 +200,7 @@ def load_stl10(config: Stl10Config) -> Dataset:
         train=train,
         test=read_part(folder, "test", config.image_size),
         classes=tuple((folder / "class_names.txt").read_text(encoding="utf-8").split()),
-        unlabeled=resize(map_images(folder / "unlabeled_X.bin"), config.image_size)
+        unlabeled=resize(map_images(folder / UNLABELED), config.image_size)
         if config.unlabeled
         else None,
     )
