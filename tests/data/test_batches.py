@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from vit_train.config.data import AugmentConfig
-from vit_train.data.augment import resized_crop
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, balanced
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
-from vit_train.data.policies import apply_round
 
 CPU = torch.device("cpu")
 RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
@@ -121,16 +119,16 @@ def test_the_shares_of_several_processes_are_the_batch_of_one(
 def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     data, index = random_set(16), torch.randperm(16)
     source = TrainBatches(data, 16, RAW, STRONG, 16, 0, CPU)
-    drawn = source.draw(index, source.generator(0, 0), epoch=0)
-    _, cuts, boxes, rounds, erased, mixture = drawn
-    stages = [source.cropper.cut(index, cuts)]
-    stages.append(resized_crop(stages[-1], boxes))
-    for each in rounds:
-        stages.append(apply_round(stages[-1], each))
-    stages.append(RAW(stages[-1]).masked_fill_(erased.contain(source.size), 0))
+    rng = source.generator(0, 0)
+    crop, policy, erasing, mixer = source.drawing[1:]
+    stages = [source.cropper.cut(index, source.cropper.draw(rng, index, 0))]
+    stages += [crop.apply(stages[-1], crop.draw(rng, index, 0))]
+    stages += [policy.apply(stages[-1], policy.draw(rng, index, 0))]
+    stages += [erasing.apply(RAW(stages[-1]), erasing.draw(rng, index, 0))]
     assert not any(torch.equal(one.float(), next_.float()) for one, next_ in pairwise(stages))
-    pixels, labels = stages[-1], data.labels[index]
-    expected = source.mixer.mix(pixels, labels, pixels.roll(1, 0), labels.roll(1), mixture)
+    around = torch.arange(-1, 16)  # from the last image, with which the first one is mixed
+    mixture = mixer.draw(rng, index, 0)[:, around]
+    expected = mixer.mix(stages[-1][around], data.labels[index][around], mixture)
     made = source.batch(*source.draw_batch(index, source.generator(0, 0)))
     torch.testing.assert_close(made, expected)
 

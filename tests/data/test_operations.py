@@ -1,6 +1,7 @@
 """torchvision is the oracle: its tensor functions, image by image."""
 
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -71,22 +72,21 @@ def test_the_whole_batch_at_once_gives_the_same_as_only_the_images_concerned(
     """The first is what a GPU does."""
     images, rng = pictures(60, 16, 16), np.random.default_rng(0)
     for policy in ("trivialaugment", "autoaugment"):
-        for drawn in POLICIES[policy]((16, 16), AugmentConfig()).rounds(rng, 60):
-            by_rows = apply_round(images, drawn)
+        for each in POLICIES[policy]((16, 16), AugmentConfig()).rounds(rng, 60):
+            by_rows = apply_round(images, each)
             with monkeypatch.context() as patch:
                 patch.setattr(operations, "apply_to_rows", operations.apply_to_all)
-                assert torch.equal(apply_round(images, drawn), by_rows)
+                assert torch.equal(apply_round(images, each), by_rows)
 
 
-def drawn(policy: str, count: int, size: int = 32) -> list[Counter[tuple[str, float]]]:
-    """How often our policy draws each (operation, magnitude), round by round."""
-    rounds = POLICIES[policy]((size, size), AugmentConfig()).rounds(np.random.default_rng(0), count)
-    names = np.array(OPERATIONS)
+def drawn(
+    policy: str, count: int, size: Size = (32, 32), magnitude: int = 9
+) -> list[list[tuple[str, float]]]:
+    """The (operation, magnitude) of each image, round by round."""
+    made = POLICIES[policy](size, AugmentConfig(magnitude=magnitude))
     return [
-        Counter(
-            zip(names[each.operation], np.round(each.magnitude.numpy(), 4).tolist(), strict=True)
-        )
-        for each in rounds
+        [(OPERATIONS[int(number)], value) for number, value in each[:2].T.tolist()]
+        for each in made.rounds(np.random.default_rng(0), count)
     ]
 
 
@@ -97,7 +97,7 @@ def torchvisions_draws(
     applied: list[list[tuple[str, float]]] = []
 
     def note(image: Tensor, name: str, magnitude: float, *rest: object, **more: object) -> Tensor:
-        applied[-1].append((name, round(magnitude, 4)))
+        applied[-1].append((name, magnitude))
         return image
 
     monkeypatch.setattr(autoaugment, "_apply_op", note)
@@ -109,78 +109,59 @@ def torchvisions_draws(
     return applied
 
 
-def compare(ours: Counter[tuple[str, float]], theirs: Counter[tuple[str, float]], n: int) -> None:
+def compare(ours: list[tuple[str, float]], theirs: list[tuple[str, float]]) -> None:
     """Within five standard errors, the same frequencies."""
 
-    def normal(counts: Counter[tuple[str, float]]) -> dict[tuple[str, float], float]:
-        merged: Counter[tuple[str, float]] = Counter()
-        for (name, magnitude), count in counts.items():
-            bits = round(magnitude) if name == "Posterize" else magnitude
-            merged[name, bits + 0.0] += count
-        return {key: count / counts.total() for key, count in merged.items()}
+    def shares(draws: list[tuple[str, float]]) -> dict[tuple[str, float], float]:
+        counts = Counter((name, round(magnitude, 4) + 0.0) for name, magnitude in draws)
+        return {key: count / len(draws) for key, count in counts.items()}
 
-    a, b = normal(ours), normal(theirs)
+    a, b = shares(ours), shares(theirs)
     for key in a.keys() | b.keys():
         p, q = a.get(key, 0.0), b.get(key, 0.0)
-        assert abs(p - q) < 5 * (max(p, q) / n * 2) ** 0.5, (key, p, q)
+        assert abs(p - q) < 5 * (max(p, q) / len(theirs) * 2) ** 0.5, (key, p, q)
 
 
 def test_randaugment_draws_as_torchvision_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 2000
-    theirs = torchvisions_draws(autoaugment.RandAugment(2, 9), count, monkeypatch)
-    for place, ours in enumerate(drawn("randaugment", 20 * count)):
-        compare(ours, Counter(each[place] for each in theirs), count)
+    theirs = torchvisions_draws(autoaugment.RandAugment(2, 9), 2000, monkeypatch)
+    for place, ours in enumerate(drawn("randaugment", 40_000)):
+        compare(ours, [each[place] for each in theirs])
 
 
 def test_autoaugment_draws_as_torchvision_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 2000
     transform = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
-    theirs = Counter(
-        each for image in torchvisions_draws(transform, count, monkeypatch) for each in image
-    )
-    first, second = drawn("autoaugment", 20 * count)
-    ours = first + second
-    ours = Counter({key: n for key, n in ours.items() if key[0] != "Identity"})
-    assert abs(ours.total() / (20 * count) - theirs.total() / count) < 0.05
-    compare(ours, theirs, theirs.total())
+    theirs = list(chain(*torchvisions_draws(transform, 2000, monkeypatch)))
+    ours = [each for each in chain(*drawn("autoaugment", 40_000)) if each[0] != "Identity"]
+    assert abs(len(ours) / 40_000 - len(theirs) / 2000) < 0.05
+    compare(ours, theirs)
 
 
 @pytest.mark.parametrize("size, magnitude", [((16, 48), 20), ((96, 96), 5)])
 def test_randaugment_has_torchvisions_magnitudes_at_any_setting(size: Size, magnitude: int) -> None:
-    config = AugmentConfig(magnitude=magnitude)
-    rounds = POLICIES["randaugment"](size, config).rounds(np.random.default_rng(0), 2000)
-    assert len(rounds) == 2
     space = autoaugment.RandAugment()._augmentation_space(31, size)
+    rounds = drawn("randaugment", 2000, size, magnitude)
+    assert len(rounds) == 2
     for each in rounds:
-        assert len(each.operation.unique()) == 14
-        for number, drawn in zip(each.operation.tolist(), each.magnitude.tolist(), strict=True):
-            table, signed = space[OPERATIONS[number]]
+        assert len({name for name, _ in each}) == 14
+        for name, value in each:
+            table, signed = space[name]
             expected = float(table[magnitude]) if table.ndim else 0.0
-            if OPERATIONS[number] == "Posterize":
-                drawn = round(drawn)  # as it is applied
-            assert (abs(drawn) if signed else drawn) == pytest.approx(expected, abs=1e-4)
+            assert (abs(value) if signed else value) == pytest.approx(expected, abs=1e-4)
 
 
 def test_autoaugment_shifts_by_a_share_of_the_image() -> None:
-    size = (64, 96)
-    space = autoaugment.AutoAugment()._augmentation_space(10, size)
-    rounds = POLICIES["autoaugment"](size, AugmentConfig()).rounds(np.random.default_rng(0), 5000)
-    number = OPERATIONS.index("TranslateX")
-    drawn = torch.cat([each.magnitude[each.operation == number] for each in rounds]).abs()
-    table, _ = space["TranslateX"]
-    assert drawn.unique().tolist() == pytest.approx([table[8].item(), table[9].item()], rel=1e-4)
+    table, _ = autoaugment.AutoAugment()._augmentation_space(10, (64, 96))["TranslateX"]
+    draws = chain(*drawn("autoaugment", 5000, (64, 96)))
+    shifts = {abs(value) for name, value in draws if name == "TranslateX"}
+    assert sorted(shifts) == pytest.approx(table[8:].tolist(), rel=1e-4)
 
 
 def test_trivialaugment_draws_every_strength() -> None:
-    (each,) = POLICIES["trivialaugment"]((32, 32), AugmentConfig()).rounds(
-        np.random.default_rng(0), 20_000
-    )
+    (each,) = drawn("trivialaugment", 20_000)
     space = autoaugment.TrivialAugmentWide()._augmentation_space(31)
     for name, (table, has_sign) in space.items():
-        drawn = each.magnitude[each.operation == OPERATIONS.index(name)]
-        assert 0.9 < len(space) * len(drawn) / 20_000 < 1.1, name
-        drawn = drawn.round() if name == "Posterize" else drawn  # as it is applied
-        expected = table.double().flatten().unique()
-        torch.testing.assert_close(drawn.abs().unique(), expected, rtol=1e-5, atol=1e-5)
-        negative = (drawn < 0).sum() / max(1, int((drawn != 0).sum()))
+        values = torch.tensor([value for other, value in each if other == name])
+        assert 0.9 < len(space) * len(values) / 20_000 < 1.1, name
+        torch.testing.assert_close(values.abs().unique(), table.float().flatten().unique())
+        negative = (values < 0).sum() / max(1, int((values != 0).sum()))
         assert abs(negative - has_sign / 2) < 0.1, name

@@ -1,11 +1,9 @@
 """The batches of an epoch: random numbers are drawn on the CPU, images are made on the device."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +13,9 @@ from torch import Tensor, nn
 from vit_train.base.log import logger
 from vit_train.base.memory import gigabytes
 from vit_train.config.data import AugmentConfig
-from vit_train.data.augment import (
-    Cropper,
-    Cuts,
-    Mixer,
-    Mixture,
-    Rectangles,
-    one_hot_targets,
-    random_crops,
-    random_holes,
-    resized_crop,
-    take,
-)
+from vit_train.data.augment import Cropper, Erasing, Mixer, ResizedCrop, one_hot_targets
 from vit_train.data.dataset import ImageSet, Statistics, select
-from vit_train.data.policies import POLICIES, Round, apply_round
+from vit_train.data.policies import POLICIES, Policy
 from vit_train.data.splits import strata
 
 Batch = tuple[Tensor, Tensor]
@@ -188,25 +175,6 @@ def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
 ORDERS = {"shuffled": shuffled, "balanced": balanced}
 
 
-class Drawn(NamedTuple):
-    """The random draws of a batch, in the order of the augmentation steps; None for unused steps.
-
-    `images` (B,) are the indices of the images.
-    """
-
-    images: Tensor
-    cuts: Cuts
-    crops: Rectangles | None
-    rounds: list[Round]
-    holes: Rectangles | None
-    mixture: Mixture | None
-
-    def pack(self) -> Tensor:
-        """Stack all tensors (B,) into one float64 tensor (F,B), which is exact up to 2⁵³."""
-        steps = (self.images,), self.cuts, self.crops, *self.rounds, self.holes, self.mixture
-        return torch.stack([field.double() for step in steps for field in step or ()])
-
-
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
@@ -236,10 +204,19 @@ class TrainBatches(DrawnBatches):
         self.normalize = normalize
         self.augment = augment
         self.cropper = Cropper(place(data.images, device, "training"), augment, device, seed)
-        self.size = self.cropper.size
-        self.policy = POLICIES[augment.policy](self.size, augment)
+        size = self.cropper.size
+        # The steps on uint8 images.
+        self.steps: list[ResizedCrop | Policy] = []
+        if augment.crop_scale is not None:
+            self.steps.append(ResizedCrop(size, augment.crop_scale))
+        if augment.policy != "none":
+            self.steps.append(POLICIES[augment.policy](size, augment))
+        self.erasing = Erasing(size, augment.erase_prob) if augment.erase_prob else None
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
-        self.mixer = Mixer(self.size, num_classes, augment) if mixes else None
+        self.mixer = Mixer(size, num_classes, augment) if mixes else None
+        optional = [each for each in (self.erasing, self.mixer) if each is not None]
+        # All steps that draw random numbers, in the order of their draws.
+        self.drawing = [self.cropper, *self.steps, *optional]
 
     def weighted(self, weights: Tensor | None) -> "TrainBatches":
         """Return the same batches with targets that are multiplied by each image's weight (N,).
@@ -266,63 +243,34 @@ class TrainBatches(DrawnBatches):
     def draw_batch(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
         """Make the random draws of one batch for this process's share of the images.
 
-        `index` (B,) selects the images of the whole batch. Return the draws, packed as (F,b): F
-        numbers for each of the b images that this process makes. With Mixup or CutMix, each image
-        is mixed with the image before it, so b includes one more image, the one before this
-        process's share. If the data set does not fit on the device, also return the cropped
-        images, uint8 (b,C,H,W).
+        `index` (B,) selects the images of the whole batch. Return the draws, float64 (F,b): the
+        index and the draws of each step, for each of the b images that this process makes. With
+        Mixup or CutMix, each image is mixed with the image before it, so b includes one more image,
+        the one before this process's share. If the data set does not fit on the device, also return
+        the cropped images, uint8 (b,C,H,W).
         """
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:  # the image before the batch's first one is its last, −1
             columns = torch.cat((columns[:1] - 1, columns))
-        packed = self.draw(index, rng, epoch).pack()[:, columns]
+        parts = [index.unsqueeze(0), *(each.draw(rng, index, epoch) for each in self.drawing)]
+        drawn = torch.cat(parts).double()[:, columns]
         if self.cropper.on_device:
-            return (packed,)
-        drawn = self.unpack(packed)
-        return packed, self.cropper.cut(drawn.images, drawn.cuts)
-
-    def draw(self, index: Tensor, rng: np.random.Generator, epoch: int) -> Drawn:
-        """Return the random draws for the images at `index` (B,)."""
-        count, size, config = len(index), self.size, self.augment
-        alters = epoch < (config.policy_epochs or math.inf)
-        return Drawn(
-            index,
-            self.cropper.draw(rng, index, epoch),
-            random_crops(rng, count, size, config.crop_scale) if config.crop_scale else None,
-            self.policy.rounds(rng, count) if alters else self.policy.identity_rounds(count),
-            random_holes(rng, count, size, config) if config.erase_prob else None,
-            self.mixer.draw(rng, count, epoch) if self.mixer else None,
-        )
-
-    def unpack(self, packed: Tensor) -> Drawn:
-        """Return the draws (F,b) that `Drawn.pack` has packed."""
-        rows, config = iter(packed.unbind()), self.augment
-        return Drawn(
-            next(rows).long(),
-            take(rows, Cuts),
-            take(rows, Rectangles) if config.crop_scale else None,
-            [take(rows, Round) for _ in range(self.policy.num_rounds)],
-            take(rows, Rectangles) if config.erase_prob else None,
-            take(rows, Mixture) if self.mixer else None,
-        )
+            return (drawn,)
+        return drawn, self.cropper.cut(drawn[0].long(), drawn[1 : 1 + Cropper.rows])
 
     def batch(self, *draws: Tensor) -> Batch:
         packed, *cropped = draws  # (F,b), and perhaps images uint8 (b,C,H,W)
-        drawn = self.unpack(packed)
-        images = cropped[0] if cropped else self.cropper.cut(drawn.images, drawn.cuts)
-        if drawn.crops:
-            images = resized_crop(images, drawn.crops)
-        for each in drawn.rounds:
-            images = apply_round(images, each)
+        index, cuts, *parts = packed.split([1, *(each.rows for each in self.drawing)])
+        index = index[0].long()
+        images = cropped[0] if cropped else self.cropper.cut(index, cuts)
+        for step in self.steps:
+            images = step.apply(images, parts.pop(0))
         pixels = self.normalize(images)
-        if drawn.holes:  # 0 is the mean color
-            pixels.masked_fill_(drawn.holes.contain(self.size), 0)
-        labels = self.labels[drawn.images]
+        if self.erasing is not None:
+            pixels = self.erasing.apply(pixels, parts.pop(0))
+        labels = self.labels[index]
         if self.weights is not None:
             if labels.ndim == 2:
                 labels = F.pad(labels, (0, 1), value=1)
-            labels = one_hot_targets(labels, self.num_classes) * self.weights[drawn.images]
-        if self.mixer is None or drawn.mixture is None:
-            return pixels, labels
-        mixture = Mixture(*(field[1:] for field in drawn.mixture))
-        return self.mixer.mix(pixels[1:], labels[1:], pixels[:-1], labels[:-1], mixture)
+            labels = one_hot_targets(labels, self.num_classes) * self.weights[index]
+        return self.mixer.mix(pixels, labels, parts[0]) if self.mixer else (pixels, labels)

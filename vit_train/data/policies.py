@@ -5,14 +5,16 @@ exactly; geometric operations match up to the rounding of sampling positions. Im
 (N,3,H,W), magnitudes float64 (N,).
 """
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torchvision.transforms import autoaugment
+from torchvision.transforms import autoaugment, functional
 
 from vit_train.config.data import AugmentConfig
 from vit_train.config.fields import Size
@@ -30,26 +32,18 @@ def blend(other: Callable[[Tensor], Tensor], images: Tensor, magnitude: Tensor) 
     return mixed.add_(other(images) * per_image(1 - factor)).clamp_(0, BOUND).to(torch.uint8)
 
 
-def gray(images: Tensor) -> Tensor:
-    """Compute the luma of ITU-R 601: (N,3,H,W) → uint8 (N,1,H,W)."""
-    red, green, blue = images.unbind(1)
-    return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue).to(torch.uint8).unsqueeze(1)
-
-
 def blurred(images: Tensor) -> Tensor:
     """Return the rounded 3×3 mean, with weight 5 for the center; leave border pixels unchanged."""
-    wide = images.to(torch.int16)
-    rows = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
-    box = rows[..., :-2, :] + rows[..., 1:-1, :] + rows[..., 2:, :]
-    total = box + 4 * wide[..., 1:-1, 1:-1]
+    box = F.avg_pool2d(images.float(), 3, stride=1, divisor_override=1)
     result = images.clone()
-    result[..., 1:-1, 1:-1] = (total / 13).round_().to(torch.uint8)
+    inner = result[..., 1:-1, 1:-1]
+    inner.copy_(((box + 4.0 * inner) / 13).round_())
     return result
 
 
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Keep the n highest bits of each value, where n is the rounded `magnitude`."""
-    dropped = 2 ** (8 - magnitude.round().long()) - 1
+    """Keep the n highest bits of each value, where n is the `magnitude`."""
+    dropped = 2 ** (8 - magnitude.long()) - 1
     return images & per_image(BOUND - dropped, torch.uint8)
 
 
@@ -60,12 +54,8 @@ def solarize(images: Tensor, magnitude: Tensor) -> Tensor:
 
 def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
     """Stretch each channel to 0…255; a constant channel is unchanged."""
-    pixels = images.flatten(2)
-    lowest, highest = (value[..., None, None].float() for value in (pixels.amin(2), pixels.amax(2)))
-    constant = lowest == highest
-    scale = (BOUND / (highest - lowest)).masked_fill(constant, 1)
-    lowest = lowest.masked_fill(constant, 0)
-    return ((images - lowest) * scale).clamp_(0, BOUND).to(torch.uint8)
+    stretched: Tensor = functional.autocontrast(images)
+    return stretched
 
 
 def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -89,12 +79,16 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     return table.to(torch.uint8).gather(1, pixels).view_as(images)
 
 
+def mean_gray(images: Tensor) -> Tensor:
+    """Return the mean of each image's luma, (N,1,1,1)."""
+    gray: Tensor = functional.rgb_to_grayscale(images)
+    return gray.float().mean(dim=(1, 2, 3), keepdim=True)
+
+
 PIXEL_OPERATIONS: dict[str, Operation] = {
     "Brightness": partial(blend, lambda images: images.new_zeros(())),
-    "Color": partial(blend, gray),
-    "Contrast": partial(
-        blend, lambda images: gray(images).float().mean(dim=(1, 2, 3), keepdim=True)
-    ),
+    "Color": partial(blend, functional.rgb_to_grayscale),
+    "Contrast": partial(blend, mean_gray),
     "Sharpness": partial(blend, blurred),
     "Posterize": posterize,
     "Solarize": solarize,
@@ -106,80 +100,58 @@ PIXEL_OPERATIONS: dict[str, Operation] = {
 
 GEOMETRIC_OPERATIONS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = ("Identity", *PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
+# Number of draws of a round for one image; see `make_round`.
+ROUND = 8
 
 
-class Round(NamedTuple):
-    """One operation per image: its index in OPERATIONS, its magnitude, and its affine map.
+def make_round(operation: Tensor, magnitude: Tensor, size: Size) -> Tensor:
+    """Return the draws (8,N) of one operation per image, for images of height and width `size`.
 
-    Each field is (N,). The affine map takes positions in the new image to positions in the old
-    image, in pixels from the center. For operations that are not geometric, the affine map is the
-    identity.
+    They are the operation's index in OPERATIONS, its magnitude, and the six numbers of an affine
+    map, which takes positions in the new image to positions in the old image, in pixels from the
+    center. For operations that are not geometric, the map is the identity. Magnitudes have
+    torchvision's units; rotations are in degrees, counterclockwise. The arguments must be on the
+    CPU, because a GPU's sine differs.
     """
-
-    operation: Tensor
-    magnitude: Tensor
-    xx: Tensor
-    xy: Tensor
-    x: Tensor
-    yx: Tensor
-    yy: Tensor
-    y: Tensor
-
-
-def make_round(operation: Tensor, magnitude: Tensor, size: Size) -> Round:
-    """Return the round of these operations and magnitudes, with affine maps for images of `size`.
-
-    `size` is a height and a width. Magnitudes have torchvision's units; rotations are in degrees,
-    counterclockwise. The arguments must be on the CPU, because a GPU's sine differs.
-    """
-    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    half_height, half_width = (magnitude * side / 2 for side in size)
-    shift, angle = -magnitude.trunc(), magnitude.deg2rad()
-    cos, sin = angle.cos(), angle.sin()
-    rows = (
-        (one, magnitude, half_height, zero, one, zero),  # ShearX
-        (one, zero, zero, magnitude, one, half_width),  # ShearY
-        (one, zero, shift, zero, one, zero),  # TranslateX
-        (one, zero, zero, zero, one, shift),  # TranslateY
-        (cos, -sin, zero, sin, cos, zero),  # Rotate
+    shear_x, shear_y, shift_x, shift_y, turn = (
+        magnitude.where(operation == OPERATIONS.index(name), 0) for name in GEOMETRIC_OPERATIONS
     )
-    fields: tuple[Tensor, ...] = (one, zero, zero, zero, one, zero)
-    for name, row in zip(GEOMETRIC_OPERATIONS, rows, strict=True):
-        chosen = operation == OPERATIONS.index(name)
-        fields = tuple(torch.where(chosen, new, old) for new, old in zip(row, fields, strict=True))
-    return Round(operation, magnitude, *fields)
+    height, width = size
+    sin = turn.deg2rad().sin()
+    cos = turn.deg2rad().cos()
+    to_x = cos, shear_x - sin, shear_x * height / 2 - shift_x.trunc()
+    to_y = shear_y + sin, cos, shear_y * width / 2 - shift_y.trunc()
+    return torch.stack((operation, magnitude, *to_x, *to_y))
 
 
 def resample(images: Tensor, maps: Tensor) -> Tensor:
-    """Transform each image by its own affine map (N,2,3), with nearest-neighbor sampling.
+    """Transform each image by its own affine map (N,6), with nearest-neighbor sampling.
 
     Samples from outside the image are black.
     """
     height, width = images.shape[2:]
     y, x = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
     # The coordinates of grid_sample go from −1 to 1, edge to edge.
-    scaled = torch.stack((maps[:, 0].float() / (width / 2), maps[:, 1].float() / (height / 2)), 1)
+    to_x, to_y = maps.float().split(3, dim=1)
+    scaled = torch.stack((to_x / (width / 2), to_y / (height / 2)), dim=1)
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
     source = along_x * x + (along_y * y.view(-1, 1) + shift)  # (N,2,H,W)
     source = source.permute(0, 2, 3, 1)
-    return torch.nn.functional.grid_sample(
-        images.float(), source, mode="nearest", align_corners=False
-    ).byte()
+    return F.grid_sample(images.float(), source, mode="nearest", align_corners=False).byte()
 
 
-def apply_round(images: Tensor, drawn: Round) -> Tensor:
-    """Apply each image's operation; all geometric operations share one resampling.
+def apply_round(images: Tensor, drawn: Tensor) -> Tensor:
+    """Apply each image's operation, drawn as (8,N); geometric operations share one resampling.
 
     On a GPU, every operation is applied to the whole batch. All shapes are then the same in every
     step, so that a CUDA graph can replay the work and the CPU need not wait to learn how many
     images are affected.
     """
     apply = apply_to_rows if images.device.type == "cpu" else apply_to_all
-    moved = drawn.operation > len(PIXEL_OPERATIONS)
-    maps = torch.stack(drawn[2:], dim=1).view(-1, 2, 3)
-    result = apply(resample, moved, images, maps, images.clone())
-    for number, operation in enumerate(PIXEL_OPERATIONS.values(), start=1):
-        result = apply(operation, drawn.operation == number, images, drawn.magnitude, result)
+    number, magnitude = drawn[:2]
+    result = apply(resample, number > len(PIXEL_OPERATIONS), images, drawn[2:].T, images.clone())
+    for index, operation in enumerate(PIXEL_OPERATIONS.values(), start=1):
+        result = apply(operation, number == index, images, magnitude, result)
     return result
 
 
@@ -190,9 +162,8 @@ def apply_to_rows(
 
     Change `result` in place and return it.
     """
-    rows = chosen.nonzero().squeeze(1)
-    if len(rows):
-        result[rows] = operation(images[rows], argument[rows])
+    if chosen.any():
+        result[chosen] = operation(images[chosen], argument[chosen])
     return result
 
 
@@ -206,86 +177,54 @@ def apply_to_all(
     return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)
 
 
-BINS = 31
+# Number of strengths in the tables of RandAugment and TrivialAugment.
+STRENGTHS = 31
 CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
-class Policy:
-    """Base class of the policies; also the policy "none" itself, which applies no operation."""
+class Policy(ABC):
+    """Base class of the policies, which apply `num_rounds` operations, one after the other.
 
-    num_rounds = 0
-
-    def __init__(self, size: Size, config: AugmentConfig) -> None:
-        """Prepare the policy for images of height and width `size`."""
-
-    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        """Draw the operations for `count` images, as rounds in the order of application."""
-        return []
-
-    def identity_rounds(self, count: int) -> list[Round]:
-        """Return as many rounds as `rounds` does; they leave all images unchanged."""
-        zeros = torch.zeros(count, dtype=torch.float64)
-        return [make_round(zeros.long(), zeros, (0, 0))] * self.num_rounds
-
-
-class Magnitudes:
-    """A table of each operation's magnitudes, by strength, for images of height and width `size`.
-
-    The arguments from `shear` to `bits` are the magnitudes at the greatest strength: shifts down
-    and to the side in pixels, rotations in degrees. `bins` is the number of strengths.
+    `space` is torchvision's table: each operation's magnitudes by strength, and whether the
+    magnitudes, such as angles, are negated with probability ½. From epoch `policy_epochs` on, all
+    images stay unchanged.
     """
+
+    num_rounds: int
 
     def __init__(
-        self,
-        size: Size,
-        shear: float,
-        shifts: tuple[float, float],
-        degrees: float,
-        blend: float,
-        bits: int,
-        bins: int,
+        self, space: Mapping[str, tuple[Tensor, bool]], size: Size, config: AugmentConfig
     ) -> None:
-        signed = {
-            "ShearX": shear,
-            "ShearY": shear,
-            "TranslateX": shifts[1],
-            "TranslateY": shifts[0],
-            "Rotate": degrees,
-            "Brightness": blend,
-            "Color": blend,
-            "Contrast": blend,
-            "Sharpness": blend,
-        }
-        ends = {name: (0.0, end) for name, end in signed.items()}
-        ends |= {"Posterize": (8, bits), "Solarize": (255, 0)}
-        table = torch.stack(
-            [torch.linspace(*ends.get(name, (0, 0)), bins).double() for name in OPERATIONS]
-        )
-        negated = torch.tensor([name in signed for name in OPERATIONS]).unsqueeze(1)
-        both = torch.stack((table, torch.where(negated, -table, table)))  # (2,operations,bins)
-        numbers = torch.arange(len(OPERATIONS)).view(1, -1, 1).expand_as(both)
-        _, *values = make_round(numbers.flatten(), both.flatten(), size)
+        bins = max(values.numel() for values, _ in space.values())
+        magnitudes = torch.zeros(2, len(OPERATIONS), bins, dtype=torch.float64)
+        for name, (values, is_signed) in space.items():
+            magnitudes[0, OPERATIONS.index(name)] = values
+            magnitudes[1, OPERATIONS.index(name)] = -values if is_signed else values
+        numbers = torch.arange(len(OPERATIONS)).view(1, -1, 1).expand_as(magnitudes)
+        drawn = make_round(numbers.flatten(), magnitudes.flatten(), size)
         # The draws of a round for one image, by sign, operation and strength.
-        self.table = torch.stack(values, dim=1).view(*both.shape, -1)
+        self.table = drawn.T.view(*magnitudes.shape, ROUND)
+        self.rows = ROUND * self.num_rounds
+        self.epochs = config.policy_epochs or math.inf
 
-    def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Return the round that applies to each image its `operation` (B,) at its `strength`.
+    @abstractmethod
+    def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
+        """Draw the operations for `count` images: the draws (8,N) of each round."""
 
-        `strength` is one integer for all images, or (B,). Magnitudes that have a sign, such as
-        angles, are negated with probability ½.
-        """
+    def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Tensor:
+        """Return the round that applies to each image its `operation` (N,) at its `strength`."""
         negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
-        return Round(operation, *self.table[negated, operation, strength].unbind(1))
+        return self.table[negated, operation, strength].T
 
+    def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
+        if epoch >= self.epochs:
+            return self.table[0, 0, 0].repeat(len(index), self.num_rounds).T  # Identity
+        return torch.cat(list(self.rounds(rng, len(index))))
 
-def moderate(size: Size, bins: int) -> Magnitudes:
-    """Return the magnitudes of RandAugment and AutoAugment.
-
-    The largest shift is 150/331 of the image's height or width, as in torchvision.
-    """
-    height, width = size
-    shifts = (150 / 331 * height, 150 / 331 * width)
-    return Magnitudes(size, shear=0.3, shifts=shifts, degrees=30, blend=0.9, bits=4, bins=bins)
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        for each in drawn.split(ROUND):
+            images = apply_round(images, each)
+        return images
 
 
 def any_operation(rng: np.random.Generator, count: int) -> Tensor:
@@ -298,14 +237,13 @@ class RandAugment(Policy):
     num_rounds = 2
 
     def __init__(self, size: Size, config: AugmentConfig) -> None:
+        space = autoaugment.RandAugment()._augmentation_space(STRENGTHS, size)
+        super().__init__(space, size, config)
         self.strength = config.magnitude
-        self.magnitudes = moderate(size, BINS)
 
-    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        return [
-            self.magnitudes.round(any_operation(rng, count), self.strength, rng)
-            for _ in range(self.num_rounds)
-        ]
+    def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
+        for _ in range(self.num_rounds):
+            yield self.round(any_operation(rng, count), self.strength, rng)
 
 
 class TrivialAugment(Policy):
@@ -317,14 +255,12 @@ class TrivialAugment(Policy):
     num_rounds = 1
 
     def __init__(self, size: Size, config: AugmentConfig) -> None:
-        self.magnitudes = Magnitudes(
-            size, shear=0.99, shifts=(32, 32), degrees=135, blend=0.99, bits=2, bins=BINS
-        )
+        space = autoaugment.TrivialAugmentWide()._augmentation_space(STRENGTHS)
+        super().__init__(space, size, config)
 
-    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
+    def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
         operation = any_operation(rng, count)
-        strength = torch.from_numpy(rng.integers(BINS, size=count))
-        return [self.magnitudes.round(operation, strength, rng)]
+        yield self.round(operation, torch.from_numpy(rng.integers(STRENGTHS, size=count)), rng)
 
 
 class AutoAugment(Policy):
@@ -333,26 +269,25 @@ class AutoAugment(Policy):
     num_rounds = 2
 
     def __init__(self, size: Size, config: AugmentConfig) -> None:
-        self.magnitudes = moderate(size, bins=10)
-        # Each operation with its probability and, if it has one, its strength, 0…9; all have shape
-        # (25,2).
-        pairs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10).policies
-        self.operation = torch.tensor([[OPERATIONS.index(name) for name, _, _ in p] for p in pairs])
-        self.chance = torch.tensor([[chance for _, chance, _ in pair] for pair in pairs])
-        self.strength = torch.tensor([[number or 0 for _, _, number in pair] for pair in pairs])
+        theirs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
+        super().__init__(theirs._augmentation_space(10, size), size, config)
+        # Each operation's index, its probability and, if it has one, its strength, 0…9: (2,25,3).
+        self.pairs = torch.tensor(
+            [
+                [(OPERATIONS.index(name), chance, strength or 0) for name, chance, strength in pair]
+                for pair in theirs.policies
+            ]
+        ).transpose(0, 1)
 
-    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        pair = torch.from_numpy(rng.integers(len(self.operation), size=count))
-        rounds = []
-        for place in range(self.num_rounds):
-            happens = torch.from_numpy(rng.random(count)) < self.chance[pair, place]
-            operation = self.operation[pair, place].where(happens, OPERATIONS.index("Identity"))
-            rounds.append(self.magnitudes.round(operation, self.strength[pair, place], rng))
-        return rounds
+    def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
+        pair = rng.integers(self.pairs.shape[1], size=count)
+        for one in self.pairs:
+            operation, chance, strength = one[pair].unbind(1)
+            happens = torch.from_numpy(rng.random(count)) < chance
+            yield self.round((operation * happens).long(), strength.long(), rng)  # or 0, Identity
 
 
-POLICIES: dict[str, type[Policy]] = {
-    "none": Policy,
+POLICIES: dict[str, Callable[[Size, AugmentConfig], Policy]] = {
     "randaugment": RandAugment,
     "trivialaugment": TrivialAugment,
     "autoaugment": AutoAugment,
