@@ -160,12 +160,12 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     for path, side in zip(paths, (5_000, 20_000), strict=True):
         Image.new("1", (side, side)).save(path)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
-    broken = decode(paths, Reading((8, 8), max_pixels=10**7)).broken
+    broken = decode(paths, Reading((8, 8), max_pixels=10**7))[1]
     assert "exceed max_pixels" in broken[0] and "exceeds limit" in broken[1]
     monkeypatch.undo()
     path = save(tmp_path / "a.png", noise(8, 8))
-    assert decode([path], Reading((8, 8), max_pixels=64)).broken == {}
-    assert decode([path], Reading((8, 8), max_pixels=63)).broken == {
+    assert decode([path], Reading((8, 8), max_pixels=64))[1] == {}
+    assert decode([path], Reading((8, 8), max_pixels=63))[1] == {
         0: "its 8 by 8 pixels exceed max_pixels=63"
     }
 
@@ -179,7 +179,7 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     zero.symlink_to("/dev/zero")
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
-    broken = decode_cached([path, zero], Reading((8, 8))).broken
+    broken = decode_cached([path, zero], Reading((8, 8)))[1]
     assert broken[0] == f"the file has more bytes than max_pixels={MAX_PIXELS} pixels need"
     assert broken[1] == "not a regular file"
 
@@ -431,8 +431,8 @@ def test_the_cache_gives_the_same_and_decodes_once(
     paths = [save(tmp_path / f"{name}.png", noise(8, 16)) for name in "abc"]
     paths[1].write_bytes(b"no image")
     reading = Reading((8, 8), "crop")
-    whole = decode(paths, reading)
-    assert list(whole.broken) == [1] and whole.lost.tolist() == [0.5, 0, 0.5]
+    images, broken = decode(paths, reading)
+    assert list(broken) == [1]
     tried: list[Path] = []
 
     def tried_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
@@ -440,15 +440,15 @@ def test_the_cache_gives_the_same_and_decodes_once(
         return read_image(path, reading)
 
     monkeypatch.setattr(module, "read_image", tried_image)
-    for expected in ([*paths, paths[1]], [paths[1]]):  # whose reason is not kept
+    for expected in (paths, [paths[1]]):  # whose reason is not kept
         tried.clear()
-        kept = decode_cached(paths, reading)
-        assert torch.equal(kept.images[:], whole.images) and torch.equal(kept.lost, whole.lost)
-        assert kept.broken == whole.broken and len(entries(cache)) == 1
+        kept, still_broken = decode_cached(paths, reading)
+        assert torch.equal(kept[:], images) and still_broken == broken
+        assert len(entries(cache)) == 1
         assert sorted(tried) == sorted(expected)
     # The fault was one of the machine, not of the file.
     monkeypatch.setattr(module, "read_image", lambda *_: read_image(paths[0], reading))
-    assert decode_cached(paths, reading).broken == {}
+    assert decode_cached(paths, reading)[1] == {}
 
 
 def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
@@ -465,7 +465,7 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
     forwards, backwards = (
-        decode_cached(order, Reading((8, 8))).images[:] for order in (paths, paths[::-1])
+        decode_cached(order, Reading((8, 8)))[0][:] for order in (paths, paths[::-1])
     )
     assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
     decode_cached(paths, Reading((4, 4)))
@@ -475,7 +475,7 @@ def test_another_file_order_or_setting_is_another_entry(tmp_path: Path, cache: P
     changed = noise(8, 8)
     save(paths[0], changed)
     os.utime(paths[0], ns=(0, 0))
-    images = decode_cached(paths, Reading((8, 8))).images
+    images = decode_cached(paths, Reading((8, 8)))[0]
     assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
 
 
@@ -484,13 +484,13 @@ def test_a_damaged_entry_is_made_anew(
     tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(tmp_path / "a.png")
-    expected = decode_cached([path], Reading((8, 8))).images[:]
+    expected = decode_cached([path], Reading((8, 8)))[0][:]
     (entry,) = entries(cache)
     content = entry.read_bytes()
     half = content[: len(content) // 2]
     entry.write_bytes({"empty": b"", "cut": half, "longer": content + b"?"}[damage])
     for _ in range(2):
-        assert torch.equal(decode_cached([path], Reading((8, 8))).images[:], expected)
+        assert torch.equal(decode_cached([path], Reading((8, 8)))[0][:], expected)
     assert caplog.text.count("is damaged") == 1
 
 
@@ -504,7 +504,7 @@ def decode_slowly(paths: list[Path], log: Path, seconds: float) -> None:
         return read_image(path, reading)
 
     module.read_image = noted
-    assert len(decode_cached(paths, Reading((8, 8))).images[:]) == len(paths)
+    assert len(decode_cached(paths, Reading((8, 8)))[0][:]) == len(paths)
 
 
 @posix
@@ -585,7 +585,7 @@ def test_images_on_disk_are_trained_on_as_if_in_memory(
         assert part.images.to(torch.device(device)).device.type == device
     every = ours.train.with_others(ours.test)
     assert isinstance(every.images, ImagesOnDisk) and len(every) == 40
-    assert torch.equal(every.images.flip(0)[0], every.images[-1])
+    assert torch.equal(every.images.flip(3)[:], every.images[:].flip(3))
     nothing = every.subset(torch.zeros(40, dtype=torch.bool)).images.split(8)
     assert [each.shape for each in nothing] == [(0, *every.images.shape[1:])]
 

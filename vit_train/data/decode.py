@@ -7,13 +7,11 @@ contrast, and about images that lose much of their area to cropping.
 import contextlib
 import ctypes
 import hashlib
-import math
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
-from vit_train.base.writing import exclusive, replacing
+from vit_train.base.writing import exclusive, remove_partial, replacing
 from vit_train.config.data import FIT, MAX_PIXELS
 from vit_train.config.fields import Size
 from vit_train.data.dataset import ImagesOnDisk
@@ -215,20 +213,9 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
     return white_level_of(most) if most else None
 
 
-class Decoded(NamedTuple):
-    """N decoded files: images uint8 (N,3,H,W), broken files, and the area lost to cropping.
-
-    The images are a tensor, or ImagesOnDisk.
-
-    `broken` maps the index of each file that could not be decoded to the reason; the image of such
-    a file is black. `lost` (N,) is the share of each image's area that was cropped off.
-    """
-
-    images: Any
-    broken: dict[int, str]
-    lost: Tensor
-
-
+# The images of N decoded files, uint8 (N,3,H,W), a tensor or ImagesOnDisk, and the indices of the
+# broken files, each with the reason. The image of a broken file is black.
+Decoded = tuple[Any, dict[int, str]]
 # More threads would wait for the GIL.
 THREADS = min(8, os.cpu_count() or 1)
 # Number of images that may wait to be stored.
@@ -237,20 +224,22 @@ LOG_SECONDS = 5.0
 
 
 def decode_each(
-    paths: Sequence[Path], reading: Reading
-) -> Iterator[tuple[np.ndarray, float] | BrokenImage]:
-    """For each file, yield its image, uint8 (3,H,W), and the share cropped off, or a BrokenImage.
+    paths: Sequence[Path], reading: Reading, put: Callable[[int, np.ndarray], object]
+) -> dict[int, str]:
+    """Decode all files, and pass the index and the image, uint8 (3,H,W), of each to `put`.
 
-    Decoding runs in parallel threads, which Pillow allows while it decodes and resizes. Without a
-    terminal, log the progress every LOG_SECONDS.
+    Return the indices of the broken files, each with the reason. Warn about images that look
+    faulty. Decoding runs in parallel threads, which Pillow allows while it decodes and resizes.
+    Without a terminal, log the progress every LOG_SECONDS.
     """
+    broken: dict[int, str] = {}
+    doubts = Doubts()
 
-    def one(path: Path) -> tuple[np.ndarray, float] | BrokenImage:
+    def one(path: Path) -> tuple[np.ndarray, float] | str:
         try:
-            image, lost = read_image(path, reading)
-            return image.transpose(2, 0, 1), lost
+            return read_image(path, reading)
         except BrokenImage as error:
-            return error
+            return str(error)
 
     with (
         ThreadPoolExecutor(THREADS) as pool,
@@ -261,33 +250,33 @@ def decode_each(
             if bar.disable and time.monotonic() > logged + LOG_SECONDS:
                 logger.info(f"decoded {first:,} of {len(paths):,} images")
                 logged = time.monotonic()
-            for result in pool.map(one, paths[first : first + WAITING]):
+            for index, result in enumerate(pool.map(one, paths[first : first + WAITING]), first):
                 bar.update()
-                yield result
+                if isinstance(result, str):
+                    broken[index] = result
+                else:
+                    doubts.note(paths[index], *result)
+                    put(index, result[0].transpose(2, 0, 1))
+    doubts.warn()
+    return broken
 
 
 def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
     """Decode all files with `read_image` into memory."""
     pixels = np.zeros((len(paths), 3, *reading.size), np.uint8)
-    lost, broken = np.zeros(len(paths), np.float32), {}
-    for index, result in enumerate(decode_each(paths, reading)):
-        if isinstance(result, BrokenImage):
-            broken[index] = str(result)
-        else:
-            pixels[index], lost[index] = result
-    return Decoded(torch.from_numpy(pixels), broken, torch.from_numpy(lost))
+    broken = decode_each(paths, reading, pixels.__setitem__)
+    return torch.from_numpy(pixels), broken
 
 
 # Part of every cache key: increase this number whenever decoding changes.
-DECODER = 6
+DECODER = 7
 
 
 def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
     """Decode all files into a cache file, and return its images, which stay on disk.
 
     Later calls with the same `reading` use the cache file again, unless the path, size or
-    modification time of a file has changed. The cache file holds the images, then the shares
-    cropped off, with NaN for broken images. If another process is decoding the same files, wait for
+    modification time of a file has changed. If another process is decoding the same files, wait for
     its cache file. If the cache cannot be written, warn and return None.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {reading}".encode())
@@ -296,35 +285,34 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
-    if decoded := stored(entry, paths, reading):
-        return decoded
+    waiting = "waiting for another process that is decoding the same images"
     try:
+        if decoded := stored(entry, paths, reading):
+            return decoded
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(
-            entry.with_suffix(".lock"),
-            "waiting for another process that is decoding the same images",
-        ):
-            # Unless another process has decoded them during the wait.
-            if not (decoded := stored(entry, paths, reading)):
-                store(entry, paths, reading)
-                decoded = stored(entry, paths, reading)
+        with exclusive(entry.with_suffix(".lock"), waiting):
+            return stored(entry, paths, reading) or store(entry, paths, reading)
     except OSError as error:
         logger.warning(f"the decoded images could not be cached: {error}")
-    return decoded
+        return None
 
 
-def store(entry: Path, paths: Sequence[Path], reading: Reading) -> None:
-    """Write the file that `decode_cached` describes."""
-    black, lost = np.zeros((3, *reading.size), np.uint8), np.empty(len(paths), np.float32)
+def store(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded:
+    """Decode all files into the cache file `entry`: the images, and a byte that is 1 if broken."""
     if entry.is_file():
         logger.warning(f"decoding the images again: the cache file {entry} is damaged or outdated")
-    for left in entry.parent.glob(f"{entry.name}.*.partial"):
-        left.unlink()  # by a process that was killed while it held the lock
+    remove_partial(entry.parent)
+    images = images_in_cache(entry, paths, reading)
     with replacing(entry) as file:
-        for index, result in enumerate(decode_each(paths, reading)):
-            image, lost[index] = (black, math.nan) if isinstance(result, BrokenImage) else result
+
+        def put(index: int, image: np.ndarray) -> None:
+            file.seek(index * image.size)
             file.write(image.tobytes())
-        file.write(lost.tobytes())
+
+        broken = decode_each(paths, reading, put)
+        file.seek(images.nbytes)
+        file.write(bytes(index in broken for index in range(len(paths))))
+    return images, broken
 
 
 def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
@@ -333,17 +321,18 @@ def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | No
     Return None if there is no file, if it has another length, or if a broken image can be decoded
     now.
     """
-    shape = 3, *reading.size
-    pixels = len(paths) * math.prod(shape)
-    if not os.path.isfile(entry) or entry.stat().st_size != pixels + 4 * len(paths):
+    images = images_in_cache(entry, paths, reading)
+    if not entry.is_file() or entry.stat().st_size != images.nbytes + len(paths):
         return None
-    lost = torch.from_numpy(np.fromfile(entry, np.float32, offset=pixels))
-    broken = lost.isnan().nonzero().flatten().tolist()
-    reasons = list(decode_each([paths[index] for index in broken], reading))
-    if not all(isinstance(each, BrokenImage) for each in reasons):
+    broken = np.fromfile(entry, np.uint8, offset=images.nbytes).nonzero()[0].tolist()
+    reasons = decode_each([paths[index] for index in broken], reading, lambda *_: None)
+    if len(reasons) < len(broken):
         return None
-    images = ImagesOnDisk(entry, shape, torch.arange(len(paths)))
-    return Decoded(images, dict(zip(broken, map(str, reasons), strict=True)), lost.nan_to_num())
+    return images, dict(zip(broken, reasons.values(), strict=True))
+
+
+def images_in_cache(entry: Path, paths: Sequence[Path], reading: Reading) -> ImagesOnDisk:
+    return ImagesOnDisk(entry, (3, *reading.size), torch.arange(len(paths)))
 
 
 # An image counts as flat if no channel spans more gray levels.
@@ -358,22 +347,19 @@ def is_flat(images: Tensor) -> Tensor:
     return torch.cat(spans).amax(1) <= FLAT
 
 
-@dataclass
 class Doubts:
     """Decoded files to warn about: images with almost no contrast, or with much cropped off."""
 
-    flat: list[Path] = field(default_factory=list)
-    cropped: list[Path] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.flat: list[Path] = []
+        self.cropped: list[Path] = []
 
-    def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Record the files to warn about.
-
-        `images` (N,C,H,W) are the images of all `paths`; `lost` (N,) is the share of each image's
-        area that was cropped off.
-        """
-        flat = is_flat(images).tolist()
-        self.flat += [path for path, each in zip(paths, flat, strict=True) if each]
-        self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
+    def note(self, path: Path, image: np.ndarray, lost: float) -> None:
+        """Record a file to warn about: its image (H,W,C), and the share that was cropped off."""
+        if np.ptp(image, axis=(0, 1)).max() <= FLAT:
+            self.flat.append(path)
+        if lost > MUCH:
+            self.cropped.append(path)
 
     def warn(self) -> None:
         warn_of(self.flat, "image", "with almost no contrast")

@@ -12,20 +12,12 @@ from vit_train.base.log import logger
 from vit_train.config.data import IMAGES, FolderConfig, TableConfig
 from vit_train.config.fields import sides
 from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
-from vit_train.data.decode import (
-    THREADS,
-    Decoded,
-    Doubts,
-    Reading,
-    common_white_level,
-    decode,
-    decode_cached,
-)
+from vit_train.data.decode import Decoded, Reading, common_white_level, decode, decode_cached
 from vit_train.data.image_files import bulleted, skip
 from vit_train.data.splits import hold_out
 from vit_train.data.tables import table_rows, table_trees
 from vit_train.data.trees import (
-    Tree,
+    SplitFiles,
     by_split,
     class_names,
     folder_trees,
@@ -44,7 +36,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     images, or if no file of a split can be decoded. With on_error=stop, also raise ValueError if
     any file cannot be decoded.
     """
-    trees, broken = find_trees(config), dict[str, str]()
+    trees = find_trees(config)
     if "train" not in trees:
         raise ValueError(
             f"{config.title} lists no training images: set the column split to train for some rows"
@@ -56,18 +48,17 @@ def load_folder(config: FolderConfig) -> Dataset:
     )
     if level != config.white_level:
         logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
-    config, found = replace(config, white_level=level), {"white_level": level}
+    config = replace(config, white_level=level)
+    broken: dict[str, str] = {}
     sets = {part: image_set(tree, classes, config, broken) for part, tree in trees.items()}
-    # Popped from the dict, so that the whole set is not kept in memory beside its splits.
-    train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
-    if test is None:
-        train, test = hold_out(train, "test_fraction", config)
+    if "test" not in sets:
+        sets["train"], sets["test"] = hold_out(sets["train"], "test_fraction", config)
     return Dataset(
-        train,
-        test,
+        sets["train"],
+        sets["test"],
         tuple(classes),
-        val=val,
-        settings=found,
+        val=sets.get("val"),
+        settings={"white_level": level},
         broken=broken,
         skipped={name_of(path, config): reason for path, reason in skipped.items()},
     )
@@ -97,8 +88,8 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
     return image_set(tree, classes, config, {})
 
 
-def find_trees(config: FolderConfig) -> dict[str, Tree]:
-    """Return the trees of the training, test and validation images.
+def find_trees(config: FolderConfig) -> dict[str, SplitFiles]:
+    """Return the files of the training, test and validation images.
 
     Raise ValueError if there are none, or if images of one group are in two splits.
     """
@@ -109,17 +100,17 @@ def find_trees(config: FolderConfig) -> dict[str, Tree]:
         trees = divided_as_before(trees, config)
     part_of: dict[str, str] = {}
     for part, tree in trees.items():
-        for group in {file.group for file in tree.files} - {None}:
-            if part_of.setdefault(str(group), part) != part:
+        for group in {file.group for file in tree.files if file.group is not None}:
+            if part_of.setdefault(group, part) != part:
                 raise ValueError(
-                    f"the images of group {group} are in both {part_of[str(group)]} and {part}: a "
+                    f"the images of group {group} are in both {part_of[group]} and {part}: a "
                     "group (data.group_by) must be in one split"
                 )
     return trees
 
 
-def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str, Tree]:
-    """Put the files of a tree into the splits of an earlier run; divide the new files separately.
+def divided_as_before(trees: dict[str, SplitFiles], config: FolderConfig) -> dict[str, SplitFiles]:
+    """Put the files of a folder into the splits of an earlier run; divide new files separately.
 
     New files of a group that the run has join this group. Raise ValueError if the files are already
     divided into splits.
@@ -137,32 +128,27 @@ def divided_as_before(trees: dict[str, Tree], config: FolderConfig) -> dict[str,
             f"no {table}"
         )
     rows = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(table)))}
-    before = [rows.get(listed_name(file.path, config)) for file in tree.files]
-    part_of = {
-        file.unit: part for file, part in zip(tree.files, before, strict=True) if part is not None
-    }
+    parts = [rows.get(listed_name(file.path, config)) for file in tree.files]
+    part_of = {file.unit: part for file, part in zip(tree.files, parts, strict=True) if part}
     if not part_of:
         raise ValueError(f"{table} lists none of these images: set data.split_as=null")
     new = [file for file in tree.files if file.unit not in part_of]
     part_of |= divided(replace(tree, files=new), config)
-    parts = [part or part_of[file.unit] for file, part in zip(tree.files, before, strict=True)]
-    return by_split(tree, parts)
+    every = [part or part_of[file.unit] for file, part in zip(tree.files, parts, strict=True)]
+    return by_split(tree, every)
 
 
-def divided(tree: Tree, config: FolderConfig) -> dict[object, str]:
-    """Divide the files of a tree into splits; return the split of each unit.
-
-    A single file or group goes to training.
-    """
+def divided(tree: SplitFiles, config: FolderConfig) -> dict[object, str]:
+    """Divide files into splits; return the split of each unit. A single unit goes to training."""
     part_of: dict[object, str] = {file.unit: "train" for file in tree.files}
     labels = np.unique([file.label for file in tree.files], return_inverse=True)[1]
     # The numbers of the files take the place of images.
     rest = ImageSet(torch.arange(len(labels)), torch.from_numpy(labels), groups=tree.groups)
-    for part, fraction in (("test", "test_fraction"), ("val", "val_fraction")):
-        count = round(len(rest) * getattr(config, fraction)) if len(rest.units()[0]) > 1 else 0
-        if count and (part == "test" or config.val == "split"):
-            rest, apart = hold_out(rest, fraction, config)
-            part_of |= {tree.files[number].unit: part for number in apart.images.tolist()}
+    for part in ("test", "val") if config.val == "split" else ("test",):
+        fraction = f"{part}_fraction"
+        if len(rest.units()[0]) > 1 and round(len(rest) * getattr(config, fraction)):
+            rest, held_out = hold_out(rest, fraction, config)
+            part_of |= {tree.files[number].unit: part for number in held_out.images.tolist()}
     return part_of
 
 
@@ -172,45 +158,26 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
     Raise ValueError if an image can no longer be read.
     """
     paths = [Path(config.root, name) for name in images.all_names]
-    decoded = decode_all(paths, config)
-    for index, problem in decoded.broken.items():
+    decoded, broken = decode_all(paths, config)
+    for index, problem in broken.items():
         raise ValueError(f"{paths[index]} can no longer be read: {problem}")
-    return replace(images, images=decoded.images)
+    return replace(images, images=decoded)
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
-    """Decode the files or load them from the cache; raise ValueError if memory is too small.
-
-    If files of a table do not exist, and this is an error in any case, decode none.
-    """
-    missing = {
-        index: "there is no such file"
-        for index, path in enumerate(paths)
-        if isinstance(config, TableConfig) and not path.exists()
-    }
-    if missing and (config.on_error == "stop" or len(missing) == len(paths)):
-        return Decoded(torch.empty(0), missing, torch.empty(0))
+    """Decode the files or load them from the cache; raise ValueError if memory is too small."""
     size = sides(config.image_size)
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
-    field = f"data.image_size={config.image_size}"
-    require_images_fit(min(len(paths), THREADS), size, field)  # decoded at once
     if config.cache and (decoded := decode_cached(paths, reading)):
         return decoded
-    require_images_fit(
-        len(paths),
-        size,
-        field,
-        advice="choose fewer or smaller images"
-        if config.cache
-        else "set data.cache=true, or choose fewer or smaller images",
-    )
+    require_images_fit(len(paths), size, f"data.image_size={config.image_size}")
     return decode(paths, reading)
 
 
 def image_set(
-    tree: Tree, classes: Sequence[str], config: FolderConfig, left_out: dict[str, str]
+    tree: SplitFiles, classes: Sequence[str], config: FolderConfig, left_out: dict[str, str]
 ) -> ImageSet:
-    """Decode the images of a tree, and warn about faults; raise ValueError as `load_folder` does.
+    """Decode the images of a split; raise ValueError as `load_folder` does.
 
     Add the names of the files that cannot be decoded to `left_out`, each with the reason.
     """
@@ -220,7 +187,7 @@ def image_set(
         )
     paths = [file.path for file in tree.files]
     weights = [file.weight for file in tree.files]
-    images, broken, lost = decode_all(paths, config)
+    images, broken = decode_all(paths, config)
     found = ImageSet(
         images,
         label_tensor(tree, classes),
@@ -228,15 +195,11 @@ def image_set(
         groups=tree.groups,
         weights=None if None in weights else torch.tensor(weights),
     )
-    if broken:
-        report_broken({paths[index]: why for index, why in broken.items()}, len(paths), config)
-        left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
-        kept = [index for index in range(len(paths)) if index not in broken]
-        paths, lost, found = [paths[i] for i in kept], lost[kept], found.subset(torch.tensor(kept))
-    doubts = Doubts()
-    doubts.note(paths, found.images, lost.tolist())
-    doubts.warn()
-    return found
+    if not broken:
+        return found
+    report_broken({paths[index]: why for index, why in broken.items()}, len(paths), config)
+    left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
+    return found.subset(torch.tensor([index not in broken for index in range(len(paths))]))
 
 
 def report_broken(broken: Mapping[Path, str], count: int, config: FolderConfig) -> None:
@@ -248,19 +211,19 @@ def report_broken(broken: Mapping[Path, str], count: int, config: FolderConfig) 
     report = f"{len(broken):,} of {count:,} image files cannot be decoded:{bulleted(reasons)}"
     if config.on_error == "stop" or len(broken) == count:
         raise ValueError(
-            f"{report}\nRepair or remove these files (paths in a table are relative to data.root "
-            "and end in an extension)"
-            + (", or set data.on_error=skip" if len(broken) < count else "")
+            f"{report}\nRepair or remove these files, or set data.on_error=skip to use the others "
+            "(paths in a table are relative to data.root and end in an extension)"
         )
     logger.warning(report)
 
 
-def label_tensor(tree: Tree, classes: Sequence[str]) -> Tensor:
-    """Return the labels of a tree's files: int64 (N,) or, for tags, float32 (N,K); see ImageSet."""
+def label_tensor(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
+    """Return the labels of files: int64 (N,) or, for tags, float32 (N,K); see ImageSet."""
     label_of = {name: label for label, name in enumerate(classes)}
+    numbers = [[label_of[name] for name in names] for names in tree.labels]
     if not tree.has_tags:
-        return torch.tensor([label_of[file.label] for file in tree.files])
+        return torch.tensor(numbers).flatten()
     labels = torch.zeros(len(tree.files), len(classes))
-    for row, tags in zip(labels, tree.labels, strict=True):
-        row[[label_of[tag] for tag in tags]] = 1
+    for row, tags in zip(labels, numbers, strict=True):
+        row[tags] = 1
     return labels

@@ -3,14 +3,13 @@
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
 from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import listed
 from vit_train.config.data import TAG_SEPARATORS, TableConfig
 from vit_train.data.splits import split_of
-from vit_train.data.trees import ImageFile, Tree, by_split, class_name, folded
+from vit_train.data.trees import ImageFile, SplitFiles, by_split, class_name, folded
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 NAMES = {
@@ -24,34 +23,30 @@ NAMES = {
 CELLS = {"": "train", "true": "val", "false": "train"}
 
 
-def table_trees(config: TableConfig) -> dict[str, Tree]:
+def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
     """Return the trees that the rows of a CSV file describe, by their split.
 
     Raise ValueError if the file cannot be read, lacks a column, has an incomplete row or a split
     with an unusual name, or if its tags seem to be separated otherwise than by
     config.tag_separator.
     """
-    files = list[ImageFile]()
-    parts = list[str]()
-    unknown = dict[str, int]()
-    for number, row in table_rows(config):
-        files.append(image_file(row, f"{config.file}, line {number}", config))
-        cell = row.get("split", "").strip()
-        part = CELLS.get(cell.lower()) or split_of(cell)
-        if part is None:
-            unknown.setdefault(cell, number)
-        parts.append(part or "")
-    if unknown:
+    rows = list(table_rows(config))
+    if not rows:
+        raise ValueError(f"{config.file} lists no images")
+    cells = [row.get("split", "").strip() for _, row in rows]
+    parts = [CELLS.get(cell.lower()) or split_of(cell) or "" for cell in cells]
+    if "" in parts:
+        unknown = dict.fromkeys(cell for cell, part in zip(cells, parts, strict=True) if not part)
         raise ValueError(
-            f"{config.file}, line {min(unknown.values())}: the column of the split holds "
+            f"{config.file}, line {rows[parts.index('')][0]}: the column of the split holds "
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
-    if not files:
-        raise ValueError(f"{config.file} lists no images")
-    if "tags" in row and config.tag_separator is None:
+    files = [image_file(row, f"{config.file}, line {number}", config) for number, row in rows]
+    has_tags = "tags" in rows[0][1]
+    if has_tags and config.tag_separator is None:
         require_separated(files)
-    return by_split(Tree(Path(config.file), [], files, [], "tags" in row), parts)
+    return by_split(SplitFiles(Path(config.file), files, [], has_tags), parts)
 
 
 def image_file(row: Mapping[str, str], place: str, config: TableConfig) -> ImageFile:
@@ -116,18 +111,19 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
             first = file.readline()
             file.seek(0)
             # Spreadsheets of many countries separate cells by semicolons.
-            rows = csv.reader(file, delimiter=max(",;\t", key=first.count))
-            header, row = next(rows, []), next(rows, [])
-            columns = columns_of(header, config)
-            check_others(header, row, columns, config)
-            for cells in filter(any, chain([row], rows)):
-                if any(cells[len(header) :]):
+            delimiter = max(",;\t", key=first.count)
+            rows = csv.DictReader(file, restval="", delimiter=delimiter)
+            columns = columns_of(rows.fieldnames or [], config)
+            for number, row in enumerate(rows):
+                if number == 0:
+                    check_others(row, columns, config)
+                if any(row.pop(None, ())):
                     raise ValueError(
                         f"{config.file}, line {rows.line_num}: there are more cells than columns: "
                         "put cells that contain a separator into double quotes"
                     )
-                cells += [""] * (len(header) - len(cells))
-                yield rows.line_num, {name: cells[index] for name, index in columns.items()}
+                if any(row.values()):
+                    yield rows.line_num, {name: row[header] for name, header in columns.items()}
     except UnicodeDecodeError:
         raise ValueError(
             f"data.file={config.file} is not in UTF-8: save it again as “CSV UTF-8”"
@@ -136,17 +132,18 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
 
 
-def columns_of(header: Sequence[str], config: TableConfig) -> dict[str, int]:
-    """Return the index of each column that is used.
+def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, str]:
+    """Return the header of each column that is used.
 
-    Raise ValueError, with the header, if a column is missing.
+    Raise ValueError, with all headers, if a column is missing.
     """
-    keys = [folded(name) for name in header]
+    found = {folded(header): header for header in reversed(headers)}
     named = NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
     columns = {
-        column: keys.index(next(name for name in names if name in keys))
+        column: found[name]
         for column, names in named.items()
-        if not set(names).isdisjoint(keys)
+        for name in reversed(names)
+        if name in found
     }
     if "tags" in columns:
         columns.pop("label", None)
@@ -156,28 +153,25 @@ def columns_of(header: Sequence[str], config: TableConfig) -> dict[str, int]:
                 f"{config.file} has no column {column}: the first line must name the columns, such "
                 "as path,label,split or, for several tags per image, path,tags (cat|dog). JSON and "
                 f"tables with a column for each class are not read. This first line is "
-                f"{listed(header) or 'empty'}"
+                f"{listed(headers) or 'empty'}"
             )
     if config.group_by not in (None, TableConfig.group_by) and "group" not in columns:
         raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
     return columns
 
 
-def check_others(
-    header: Sequence[str], row: Sequence[str], columns: Mapping[str, int], config: TableConfig
-) -> None:
-    """Log the names of the columns that are not used.
+def check_others(row: Mapping[str, str], columns: Mapping[str, str], config: TableConfig) -> None:
+    """Log the headers of the columns that are not used.
 
     Raise ValueError if one of them holds a split in the first `row`, but no column split is used.
     """
-    cells = enumerate(zip_longest(header, row, fillvalue=""))
-    others = dict(cell for index, cell in cells if index not in columns.values())
-    splits = [f"{name} ({cell})" for name, cell in others.items() if split_of(cell)]
+    others = [header for header in row if header and header not in columns.values()]
+    splits = [f"{header} ({row[header]})" for header in others if split_of(str(row[header]))]
     if splits and "split" not in columns:
         raise ValueError(
             f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
             "and write train, val or test, or delete it"
         )
-    if any(others):
-        used = listed([header[index] for index in columns.values()])
-        logger.info(f"{config.file}: columns {used}; not used: {listed(list(others))}")
+    if others:
+        used = listed(list(columns.values()))
+        logger.info(f"{config.file}: columns {used}; not used: {listed(others)}")

@@ -4,7 +4,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -41,16 +41,16 @@ class ImageFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tree:
-    """The files of one split: its classes, image files with their classes, and other files.
+class SplitFiles:
+    """The files of one split, below `root` or listed in the table `root`.
 
-    With `has_tags`, the class of a file is its tags, separated by "|".
+    `files` are its image files, `other_files` those that are not read. With `has_tags`, the class
+    of a file is its tags, separated by "|".
     """
 
     root: Path
-    classes: list[str]
     files: list[ImageFile]
-    other_files: list[Path] = field(default_factory=list)
+    other_files: list[Path]
     has_tags: bool = False
 
     @property
@@ -70,15 +70,12 @@ class Tree:
         return None if None in groups else np.array(groups, dtype=object)
 
 
-def by_split(tree: Tree, parts: Sequence[str]) -> dict[str, Tree]:
-    """Divide a tree, given the split of each of its files."""
-    return {
-        part: replace(
-            tree,
-            files=[file for file, each in zip(tree.files, parts, strict=True) if each == part],
-        )
-        for part in dict.fromkeys(parts)
-    }
+def by_split(tree: SplitFiles, parts: Sequence[str]) -> dict[str, SplitFiles]:
+    """Divide files, given the split of each of them."""
+    files: dict[str, list[ImageFile]] = {part: [] for part in parts}
+    for file, part in zip(tree.files, parts, strict=True):
+        files[part].append(file)
+    return {part: replace(tree, files=own) for part, own in files.items()}
 
 
 def name_of(path: Path, config: FolderConfig) -> str:
@@ -101,7 +98,7 @@ def class_name(text: str) -> str:
 IF_CLASSES = "If every folder in data.root= is a class, set data.layout=classes"
 
 
-def folder_trees(config: FolderConfig) -> dict[str, Tree]:
+def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     """Return the trees of the folders in config.root that have usual names of splits.
 
     Without such folders, or if they have no class folders, the root is the training tree, as with
@@ -191,21 +188,21 @@ def images_in(folder: Path) -> list[Path]:
     return by_suffix(visible(folder))[0]
 
 
-def scan(root: Path, config: FolderConfig) -> Tree:
-    """Return the tree of the class folders in `root`.
+def scan(root: Path, config: FolderConfig) -> SplitFiles:
+    """Return the files of the class folders in `root`.
 
     If there are no class folders, all images in `root` belong to a class named after `root`. Raise
     ValueError if config.group_by does not match the name of an image file.
     """
     folders = subfolders(root)
-    places = [(folder, folder.name) for folder in folders] or [(root, root.resolve().name)]
     others = [child for child in visible(root) if folders and not child.is_dir()]
     files = []
-    for folder, name in places:
+    for folder in folders or [root]:
+        label = class_name(folder.resolve().name if folder == root else folder.name)
         images, rest = by_suffix(walk(folder))
-        files += [ImageFile(path, class_name(name), group_of(path, config)) for path in images]
+        files += [ImageFile(path, label, group_of(path, config)) for path in images]
         others += rest
-    return Tree(root, [class_name(folder.name) for folder in folders], files, others)
+    return SplitFiles(root, files, others)
 
 
 def group_of(path: Path, config: FolderConfig) -> str | None:
@@ -227,7 +224,7 @@ def group_of(path: Path, config: FolderConfig) -> str | None:
     return found[0]
 
 
-def class_names(trees: dict[str, Tree]) -> list[str]:
+def class_names(trees: dict[str, SplitFiles]) -> list[str]:
     """Return the sorted names of the classes that have training images.
 
     Warn about class folders without images, and about names that are almost the same. Raise
@@ -245,12 +242,13 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
         )
     if pairs := alike(names):
         logger.warning(pairs)
-    if len(tree.classes) == 1 and subfolders(folder := tree.root / tree.classes[0]):
+    folders = subfolders(tree.root)
+    if len(folders) == 1 and subfolders(folders[0]):
         logger.warning(
-            f"all images are of one class, {folder.name}: if the folders in {folder} are the "
-            f"classes, set data.root={folder}"
+            f"all images are of one class, {folders[0].name}: if the folders in {folders[0]} are "
+            f"the classes, set data.root={folders[0]}"
         )
-    if empty := [tree.root / name for name in tree.classes if name not in names]:
+    if empty := [folder for folder in folders if class_name(folder.name) not in names]:
         logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
     for part in trees.values():
         require_known(part, names, "the training images")
@@ -271,21 +269,17 @@ def folded(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
-def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
+def require_known(tree: SplitFiles, classes: Sequence[str], owner: str) -> None:
     """Raise ValueError if the tree has images of a class that is not in `classes`.
 
     The message calls `classes` those of `owner`, such as "the model".
     """
     unknown = sorted(set(chain(*tree.labels)) - set(classes))
     if unknown:
-        kind, hint = "tags" if tree.has_tags else "classes", alike([*classes, *unknown])
+        kind = "tags" if tree.has_tags else "classes"
+        named = ", ".join(unknown[:NAMED_AT_MOST])
         raise ValueError(
-            f"{tree.root} has {kind} that are not {kind} of {owner}: "
-            f"{', '.join(unknown[:NAMED_AT_MOST])}. Remove or rename them"
-            + (
-                " (images without class folders get the name of their folder as class)"
-                if tree.root.is_dir()
-                else ""
-            )
-            + (f"; {hint}" if hint else "")
+            f"{tree.root} has {kind} that are not {kind} of {owner}: {named}. Remove or rename "
+            "them (images without class folders get the name of their folder as class)\n"
+            f"{alike([*classes, *unknown])}".strip()
         )

@@ -27,7 +27,7 @@ from vit_train.data.dataset import Dataset, ImageSet, are_among, load_dataset, w
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
 from vit_train.data.tables import table_rows
-from vit_train.data.trees import Tree, by_split, listed_name
+from vit_train.data.trees import SplitFiles, by_split, listed_name
 from vit_train.tasks import require_labels
 from vit_train.trained.folder import is_builtin, run_folder
 from vit_train.trained.model import Meta
@@ -155,7 +155,7 @@ def listed_images(
     return EvalImages(parts[split], parts.get("val"), advantage(split, meta))
 
 
-def listed_trees(config: FolderConfig, table: Path) -> dict[str, Tree]:
+def listed_trees(config: FolderConfig, table: Path) -> dict[str, SplitFiles]:
     """Return the trees of the splits that a run's list of its images names.
 
     Return no trees if there is no such list, or if a file was added, removed or relabeled.

@@ -218,7 +218,7 @@ class Trained(NamedTuple):
                 pixels, lost = fitted(opened, reading)
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         if doubts is not None and isinstance(image, str | Path):
-            doubts.note([Path(image)], tensor[None], [lost])
+            doubts.note(Path(image), pixels, lost)
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
