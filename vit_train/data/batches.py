@@ -43,6 +43,8 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     The images do not fit if they need more than SHARE of the free GPU memory. The warning says "the
     images for PURPOSE".
     """
+    if device.type == images.device.type:  # images on disk count as images in main memory
+        return images
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # memory that an earlier run in this process has freed; PyTorch reuses it

@@ -4,7 +4,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
@@ -27,59 +27,77 @@ CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 AT_ONCE = 256
 
 
+@dataclass(frozen=True)
 class ImagesOnDisk:
-    """Images uint8 (N,C,H,W) that stay in a file: the `rows` (N,) of a file of images of `shape`.
+    """Images uint8 (N,C,H,W) that stay in a file: the `rows` (N,) of a file of (C,H,W) images.
 
-    They are read when they are indexed. Any other operation of a tensor reads all of them.
+    They are read when they are indexed, and mirrored if `is_mirrored`. They have only those methods
+    of a tensor that read no more than they return.
     """
 
-    device = torch.device("cpu")
+    path: Path
+    image_shape: tuple[int, ...]
+    rows: Tensor
+    is_mirrored: bool = False
 
-    def __init__(self, path: Path, shape: tuple[int, ...], rows: Tensor) -> None:
-        self.path, self.shape, self.rows = path, torch.Size((len(rows), *shape)), rows
+    device = torch.device("cpu")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: Any) -> Tensor:
-        rows, shape = self.rows[index], self.shape[1:]
-        images = torch.empty(rows.numel(), shape.numel(), dtype=torch.uint8)
+        rows = self.rows[index]
+        size = math.prod(self.image_shape)
+        images = torch.empty(rows.numel(), size, dtype=torch.uint8)
         # Not a memory map, for which Linux reads megabytes around each image.
         with self.path.open("rb", buffering=0) as file:
             for image, row in zip(images.numpy(), rows.flatten().tolist(), strict=True):
-                file.seek(row * shape.numel())
+                file.seek(row * size)
                 file.readinto(image)
-        return images.view(*rows.shape, *shape)
+        images = images.view(*rows.shape, *self.image_shape)
+        return images.flip(-1) if self.is_mirrored else images
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self[:], name)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self), *self.image_shape
 
     @property
     def nbytes(self) -> int:
-        return self.shape.numel()
+        return math.prod(self.shape)
 
     def split(self, count: int) -> Iterator[Tensor]:
         return (self[first : first + count] for first in range(0, max(1, len(self)), count))
 
-    def to(self, device: torch.device) -> Any:
-        return self if device.type == "cpu" else self[:].to(device)
+    def flip(self, axis: int) -> "ImagesOnDisk":
+        """Return the images mirrored left to right; `axis` must be 3."""
+        return replace(self, is_mirrored=not self.is_mirrored)
+
+    def to(self, device: torch.device) -> Tensor:
+        return self[:].to(device)
 
 
 def select(images: Any, index: Tensor | slice) -> Any:
     """Return the images at `index`; images on disk stay there."""
-    return (
-        ImagesOnDisk(images.path, images.shape[1:], images.rows[index])
-        if isinstance(images, ImagesOnDisk)
-        else images[index]
-    )
+    if isinstance(images, ImagesOnDisk):
+        return replace(images, rows=images.rows[index])
+    return images[index]
 
 
 def joined(first: Any, second: Any) -> Any:
-    """Return both sets of images as one; images of one file on disk stay there."""
-    parts = first, second
-    if all(isinstance(each, ImagesOnDisk) for each in parts) and first.path == second.path:
-        return ImagesOnDisk(first.path, first.shape[1:], torch.cat((first.rows, second.rows)))
-    return torch.cat([each[:] for each in parts])
+    """Return two sets of images or of their properties as one, or None if one of them is None.
+
+    Images of one file on disk stay there.
+    """
+    if first is None or second is None:
+        return None
+    if isinstance(first, np.ndarray):
+        return np.concatenate((first, second))
+    if (
+        all(isinstance(each, ImagesOnDisk) for each in (first, second))
+        and first.path == second.path
+    ):
+        return replace(first, rows=torch.cat((first.rows, second.rows)))
+    return torch.cat((first[:], second[:]))
 
 
 @dataclass(frozen=True)
@@ -132,14 +150,10 @@ class ImageSet:
         """
         return ImageSet(
             joined(self.images, others.images),
-            torch.cat((self.labels, others.labels)),
-            names=np.concatenate((self.all_names, others.all_names)),
-            groups=None
-            if self.groups is None or others.groups is None
-            else np.concatenate((self.groups, others.groups)),
-            weights=None
-            if self.weights is None or others.weights is None
-            else torch.cat((self.weights, others.weights)),
+            joined(self.labels, others.labels),
+            names=joined(self.all_names, others.all_names),
+            groups=joined(self.groups, others.groups),
+            weights=joined(self.weights, others.weights),
         )
 
     def subset(self, index: Tensor) -> "ImageSet":
@@ -232,13 +246,12 @@ class Dataset:
         """
         unlabeled = () if self.unlabeled is None else tuple(self.unlabeled.shape)
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
-        for part in (self.train, self.val, self.test):
-            if part is not None:
-                more = (each for each in (part.labels, part.weights) if each is not None)
-                for tensor in chain(part.images.split(AT_ONCE), more):
-                    crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
-                if part.groups is not None:
-                    crc = zlib.crc32(repr(part.groups.tolist()).encode(), crc)
+        for part in filter(None, (self.train, self.val, self.test)):
+            more = [each for each in (part.labels, part.weights) if each is not None]
+            for tensor in chain(part.images.split(AT_ONCE), more):
+                crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
+            if part.groups is not None:
+                crc = zlib.crc32(repr(part.groups.tolist()).encode(), crc)
         return f"{crc:08x}"
 
 
@@ -320,20 +333,14 @@ def valid_statistics(mean: Sequence[float], std: Sequence[float]) -> Statistics:
     return Statistics(mean, std)
 
 
-def require_images_fit(
-    images: int,
-    size: Sequence[int],
-    settings: str,
-    advice: str = "choose fewer or smaller images",
-) -> None:
-    """Raise ValueError if the machine's RAM is too small for this many images.
+def require_images_fit(count: int, size: Sequence[int], settings: str) -> None:
+    """Raise ValueError if the machine's RAM is too small for `count` images of height and width.
 
-    `images` is the number of images, and `size` is their height and width in pixels. The message
-    begins with `settings`, the names and values of the settings that determine these numbers, and
-    ends with `advice`.
+    The message begins with `settings`, the names and values of the settings that determine these
+    numbers.
     """
     require_memory(
-        images * math.prod(size) * 6,  # RGB, and a copy while its training images are split
-        f"{settings}: {counted(images, 'image')} of {in_pixels(size)}",
-        advice,
+        count * math.prod(size) * 6,  # RGB, and a copy while its training images are split
+        f"{settings}: {counted(count, 'image')} of {in_pixels(size)}",
+        "choose fewer or smaller images, or set data.cache=true for images in files",
     )

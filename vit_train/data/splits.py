@@ -1,7 +1,7 @@
 """Training, validation and test images: splits, folds and subsets, stratified by class."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -101,12 +101,18 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
         raise ValueError(
             f"data.{field}={count} is more than the number of images: choose at most {len(images)}"
         )
-    return sample(images, count, config.split_seed)
+    return images.subset(sampled(images, count, config.split_seed))
 
 
-def sample(images: ImageSet, count: int, seed: int = 0) -> ImageSet:
-    """Return a stratified random sample of `count` images, or all images if there are fewer."""
-    return images.subset(spread(strata(images.labels), seed)[:count].sort().values)
+def sampled(images: ImageSet, count: int, seed: int) -> Tensor:
+    """Return the indices, in order, of a stratified random sample of `count` images."""
+    return spread(strata(images.labels), seed)[:count].sort().values
+
+
+def sample(images: ImageSet, count: int) -> ImageSet:
+    """Return a stratified random sample of `count` images, in memory; all if there are fewer."""
+    found = images.subset(sampled(images, count, seed=0))
+    return replace(found, images=found.images[:])
 
 
 def hold_out(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
