@@ -93,8 +93,9 @@ def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
 
 WARNINGS = (
     "2 images with almost no contrast, such as scans/a/dark.png",
-    "2 images cropped by more than a fifth of the area, such as scans/a/wide.png",
-    f"2 files skipped (2 .ico; not {NAMED_FORMATS}), such as scans/a/scan.ico",
+    "2 images cropped to the center, by more than a fifth of the area, such as scans/a/wide.png",
+    f"2 files skipped (2 .ico; not called {NAMED_FORMATS}; convert HEIC photos to JPEG), such as "
+    "scans/a/scan.ico",
 )
 
 
@@ -123,7 +124,7 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
         said = run.succeeds(*command).said
         assert [said.count(words) for words in WARNINGS] == [1] * 3, (command, said)
     single = ["vit-predict", "ckpt=run", "images=scans/a/dark.png"]
-    run.says("1 image with almost no contrast, scans/a/dark.png", *single)
+    run.says("1 image with almost no contrast, such as scans/a/dark.png", *single)
 
 
 def test_a_signal_at_the_ends_of_wide_images_is_seen_unless_they_are_cropped(run: Run) -> None:

@@ -242,8 +242,8 @@ def test_what_is_not_read_is_named(
     assert len(data.test) == 4 and data.val is None  # valid/ is for testing without test/
     for words in (
         f"next to train/:\n  - {root}/evaluation",
-        f"1 file skipped (1 .png; not in a class folder), {root}/train/loose.png",
-        f"1 file skipped (1 .txt; not {NAMED_FORMATS}), {root}/train/notes.txt",
+        f"1 file skipped (1 .png; not in a class folder), such as {root}/train/loose.png",
+        f"1 file skipped (1 .txt; not called {NAMED_FORMATS}; convert",
         f"ignored links to folders:\n  - {root}/train/cat/more",
         f"skipped the unreadable folder {locked}: Permission denied",
     ):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -292,14 +293,12 @@ def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
     if image_size is None or (size := sides(image_size)) == images.shape[2:]:
         return images
     require_images_fit(len(images), size, f"data.image_size={image_size}")
-    resized = torch.empty(*images.shape[:2], *size, dtype=torch.uint8, device=images.device)
     chunk = max(1, CHUNK_PIXELS // max(math.prod(size), math.prod(images.shape[2:])))
-    for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
-        scaled = torch.nn.functional.interpolate(
-            part.float(), size, mode="bilinear", antialias=True
-        )
-        target.copy_(scaled.round_().clamp_(0, 255))
-    return resized
+    resized = (
+        F.interpolate(part.float(), size, mode="bilinear", antialias=True).round_().clamp_(0, 255)
+        for part in images.split(chunk)
+    )
+    return torch.cat([each.to(torch.uint8) for each in resized])
 
 
 def channel_statistics(images: Tensor) -> Statistics:
@@ -309,13 +308,12 @@ def channel_statistics(images: Tensor) -> Statistics:
     """
     counts = torch.zeros(images.shape[1], 256, dtype=torch.int64)
     for part in images.split(AT_ONCE):
-        for count, channel in zip(counts, part.unbind(1), strict=True):
-            count += channel.flatten().bincount(minlength=256)
-    share = counts.double() / counts.sum(1, keepdim=True)  # (C,256)
+        counts += torch.stack([each.flatten().bincount(minlength=256) for each in part.unbind(1)])
+    share = counts / counts.sum(1, keepdim=True).double()  # (C,256)
     level = torch.arange(256, dtype=torch.float64) / 255
     mean = share @ level
-    std = (share * (level - mean.unsqueeze(1)).square()).sum(1).sqrt().clamp(min=1 / 255)
-    return Statistics(tuple(mean.tolist()), tuple(std.tolist()))
+    variance = (share * (level - mean.unsqueeze(1)).square()).sum(1)
+    return Statistics(tuple(mean.tolist()), tuple(variance.sqrt().clamp(min=1 / 255).tolist()))
 
 
 def valid_statistics(mean: Sequence[float], std: Sequence[float]) -> Statistics:
@@ -323,14 +321,14 @@ def valid_statistics(mean: Sequence[float], std: Sequence[float]) -> Statistics:
 
     Each must have one finite value per channel, and every std must be positive.
     """
-    mean, std = tuple(map(float, mean)), tuple(map(float, std))
-    is_finite = all(map(math.isfinite, (*mean, *std)))
-    if not is_finite or not len(mean) == len(std) == CHANNELS or min(std) <= 0:
+    found = Statistics(tuple(map(float, mean)), tuple(map(float, std)))
+    is_complete = len(found.mean) == len(found.std) == CHANNELS
+    if not is_complete or not all(map(math.isfinite, chain(*found))) or min(found.std) <= 0:
         raise ValueError(
-            f"mean {mean} and std {std} must each have {CHANNELS} finite values, one per channel, "
-            "and each std must be positive (data.mean, data.std)"
+            f"mean {found.mean} and std {found.std} must each have {CHANNELS} finite values, one "
+            "per channel, and each std must be positive (data.mean, data.std)"
         )
-    return Statistics(mean, std)
+    return found
 
 
 def require_images_fit(count: int, size: Sequence[int], settings: str) -> None:

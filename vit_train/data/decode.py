@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,17 +147,20 @@ def fitted(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
     # Not by ImageOps.exif_transpose, which writes the metadata anew, and fails if it cannot.
     if (turn := turn_of(image)) is not None:
         image = image.transpose(turn)
-    image, bilinear = as_rgb(image, reading.white_level), Image.Resampling.BILINEAR
+    image = as_rgb(image, reading.white_level)
+    bilinear = Image.Resampling.BILINEAR
     if reading.fit == "pad":
         return np.asarray(ImageOps.pad(image, (width, height), bilinear, color=GRAY)), 0.0
-    if reading.fit == "stretch":
-        return np.asarray(image.resize((width, height), bilinear)), 0.0
-    scale = min(image.width / width, image.height / height)
-    across, down = max(1, round(scale * width)), max(1, round(scale * height))
-    left, top = (image.width - across) // 2, (image.height - down) // 2
+    across, down = image.size
+    if reading.fit == "crop":
+        scale = min(across / width, down / height)
+        across = max(1, round(scale * width))
+        down = max(1, round(scale * height))
+    left = (image.width - across) // 2
+    top = (image.height - down) // 2
     box = (left, top, left + across, top + down)
     lost = 1 - across * down / (image.width * image.height)
-    return np.asarray(image.resize((width, height), bilinear, box=box)), lost
+    return np.asarray(image.resize((width, height), bilinear, box)), lost
 
 
 def as_rgb(image: Image.Image, white_level: int | None) -> Image.Image:
@@ -216,6 +219,16 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
 # The images of N decoded files, uint8 (N,3,H,W), a tensor or ImagesOnDisk, and the indices of the
 # broken files, each with the reason. The image of a broken file is black.
 Decoded = tuple[Any, dict[int, str]]
+# The indices of the broken files, each with the reason, and the marks of all files, uint8 (N,).
+Marked = tuple[dict[int, str], np.ndarray]
+# The marks of files: several of them add up.
+FLAT = 1
+CROPPED = 2
+BROKEN = 4
+FAULTS = {
+    FLAT: "with almost no contrast",
+    CROPPED: "cropped to the center, by more than a fifth of the area",
+}
 # More threads would wait for the GIL.
 THREADS = min(8, os.cpu_count() or 1)
 # Number of images that may wait to be stored.
@@ -225,15 +238,14 @@ LOG_SECONDS = 5.0
 
 def decode_each(
     paths: Sequence[Path], reading: Reading, put: Callable[[int, np.ndarray], object]
-) -> dict[int, str]:
+) -> Marked:
     """Decode all files, and pass the index and the image, uint8 (3,H,W), of each to `put`.
 
-    Return the indices of the broken files, each with the reason. Warn about images that look
-    faulty. Decoding runs in parallel threads, which Pillow allows while it decodes and resizes.
-    Without a terminal, log the progress every LOG_SECONDS.
+    Decoding runs in parallel threads, which Pillow allows while it decodes and resizes. Without a
+    terminal, log the progress every LOG_SECONDS.
     """
     broken: dict[int, str] = {}
-    doubts = Doubts()
+    marks = np.full(len(paths), BROKEN, np.uint8)
 
     def one(path: Path) -> tuple[np.ndarray, float] | str:
         try:
@@ -255,16 +267,16 @@ def decode_each(
                 if isinstance(result, str):
                     broken[index] = result
                 else:
-                    doubts.note(paths[index], *result)
                     put(index, result[0].transpose(2, 0, 1))
-    doubts.warn()
-    return broken
+                    marks[index] = mark_of(*result)
+    return broken, marks
 
 
 def decode(paths: Sequence[Path], reading: Reading) -> Decoded:
     """Decode all files with `read_image` into memory."""
     pixels = np.zeros((len(paths), 3, *reading.size), np.uint8)
-    broken = decode_each(paths, reading, pixels.__setitem__)
+    broken, marks = decode_each(paths, reading, pixels.__setitem__)
+    warn(dict(zip(paths, marks, strict=True)))
     return torch.from_numpy(pixels), broken
 
 
@@ -285,87 +297,72 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
         key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
-    waiting = "waiting for another process that is decoding the same images"
+    images = ImagesOnDisk(entry, (3, *reading.size), torch.arange(len(paths)))
     try:
-        if decoded := stored(entry, paths, reading):
-            return decoded
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(entry.with_suffix(".lock"), waiting):
-            return stored(entry, paths, reading) or store(entry, paths, reading)
+        with exclusive(
+            entry.with_suffix(".lock"),
+            "waiting for another process that is decoding the same images",
+        ):
+            broken, marks = stored(images, paths, reading) or store(images, paths, reading)
     except OSError as error:
         logger.warning(f"the decoded images could not be cached: {error}")
         return None
+    warn(dict(zip(paths, marks, strict=True)))
+    return images, broken
 
 
-def store(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded:
-    """Decode all files into the cache file `entry`: the images, and a byte that is 1 if broken."""
-    if entry.is_file():
-        logger.warning(f"decoding the images again: the cache file {entry} is damaged or outdated")
-    remove_partial(entry.parent)
-    images = images_in_cache(entry, paths, reading)
-    with replacing(entry) as file:
+def store(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked:
+    """Decode all files into the file of `images`, and append their marks."""
+    remove_partial(images.path.parent)
+    with replacing(images.path) as file:
 
         def put(index: int, image: np.ndarray) -> None:
             file.seek(index * image.size)
             file.write(image.tobytes())
 
-        broken = decode_each(paths, reading, put)
+        broken, marks = decode_each(paths, reading, put)
         file.seek(images.nbytes)
-        file.write(bytes(index in broken for index in range(len(paths))))
-    return images, broken
+        file.write(marks.tobytes())
+    return broken, marks
 
 
-def stored(entry: Path, paths: Sequence[Path], reading: Reading) -> Decoded | None:
-    """Return the content of a file that `store` wrote.
+def stored(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked | None:
+    """Return what `store` returned when it wrote the file of `images`.
 
-    Return None if there is no file, if it has another length, or if a broken image can be decoded
-    now.
+    Return None if there is no such file, if it is damaged, or if a broken image can be decoded now.
     """
-    images = images_in_cache(entry, paths, reading)
-    if not entry.is_file() or entry.stat().st_size != images.nbytes + len(paths):
+    if not images.path.is_file():
         return None
-    broken = np.fromfile(entry, np.uint8, offset=images.nbytes).nonzero()[0].tolist()
-    reasons = decode_each([paths[index] for index in broken], reading, lambda *_: None)
-    if len(reasons) < len(broken):
-        return None
-    return images, dict(zip(broken, reasons.values(), strict=True))
-
-
-def images_in_cache(entry: Path, paths: Sequence[Path], reading: Reading) -> ImagesOnDisk:
-    return ImagesOnDisk(entry, (3, *reading.size), torch.arange(len(paths)))
+    if images.path.stat().st_size == images.nbytes + len(paths):
+        marks = np.fromfile(images.path, np.uint8, offset=images.nbytes)
+        broken = (marks == BROKEN).nonzero()[0].tolist()
+        reasons, _ = decode_each([paths[index] for index in broken], reading, lambda *_: None)
+        if len(reasons) == len(broken):
+            return dict(zip(broken, reasons.values(), strict=True)), marks
+    logger.warning(f"decoding again: the cache file {images.path} is damaged or outdated")
+    return None
 
 
 # An image counts as flat if no channel spans more gray levels.
-FLAT = 15
+MOST_LEVELS = 15
 # The share of an image's area that may be cropped off without a warning.
-MUCH = 0.2
+MOST_LOST = 0.2
 
 
 def is_flat(images: Tensor) -> Tensor:
     """Return True for each image (N,C,H,W), of levels 0 to 255, with almost no contrast: (N,)."""
     spans = [part.amax((2, 3)) - part.amin((2, 3)) for part in images.split(WAITING)]  # (n,C)
-    return torch.cat(spans).amax(1) <= FLAT
+    return torch.cat(spans).amax(1) <= MOST_LEVELS
 
 
-class Doubts:
-    """Decoded files to warn about: images with almost no contrast, or with much cropped off."""
+def mark_of(image: np.ndarray, lost: float) -> int:
+    """Return the marks of an image (H,W,C), of whose area the share `lost` was cropped off."""
+    spans = np.ptp(image, axis=(0, 1))
+    return FLAT * bool(spans.max() <= MOST_LEVELS) + CROPPED * (lost > MOST_LOST)
 
-    def __init__(self) -> None:
-        self.flat: list[Path] = []
-        self.cropped: list[Path] = []
 
-    def note(self, path: Path, image: np.ndarray, lost: float) -> None:
-        """Record a file to warn about: its image (H,W,C), and the share that was cropped off."""
-        if np.ptp(image, axis=(0, 1)).max() <= FLAT:
-            self.flat.append(path)
-        if lost > MUCH:
-            self.cropped.append(path)
-
-    def warn(self) -> None:
-        warn_of(self.flat, "image", "with almost no contrast")
-        warn_of(
-            self.cropped,
-            "image",
-            "cropped by more than a fifth of the area",
-            ": only the central part is read",
-        )
+def warn(marks: Mapping[Path, int]) -> None:
+    """Warn about files whose images have almost no contrast, or have been cropped much."""
+    for mark, fault in FAULTS.items():
+        warn_of([path for path, each in marks.items() if each & mark], "image", fault)

@@ -2,11 +2,9 @@
 
 import glob
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,6 @@ SUFFIXES = (
     *(".avif", ".jp2", ".ppm", ".pgm"),
 )
 NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF, JPEG 2000, PPM or PGM"
-# The first bytes of formats, by which a file with another suffix is recognized.
-SIGNATURES = re.compile(
-    rb"(?P<JPEG>\xff\xd8\xff)|(?P<PNG>\x89PNG)|(?P<GIF>GIF8)|(?P<WebP>RIFF.{4}WEBP)"
-    rb"|.{4}ftyp(?:(?P<AVIF>avi[fs])|(?P<HEIC>he[iv].|mif1|msf1))",
-    re.DOTALL,
-)
 NAMED_AT_MOST = 10
 
 
@@ -112,11 +104,11 @@ def bulleted(lines: Sequence[object]) -> str:
     return named + (f"\n  and {more} more" if more > 0 else "")
 
 
-def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
-    """Log the warning "3 NOUNs FAULT, such as PATH" followed by `why`, unless `paths` is empty."""
+def warn_of(paths: Sequence[Path], noun: str, fault: str) -> None:
+    """Log the warning "3 NOUNs FAULT, such as PATH", unless `paths` is empty."""
     if paths:
-        first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
-        logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
+        first = printable(str(paths[0]))
+        logger.warning(f"{counted(len(paths), noun)} {fault}, such as {first}")
 
 
 def skip(files: Iterable[Path]) -> dict[Path, str]:
@@ -124,29 +116,15 @@ def skip(files: Iterable[Path]) -> dict[Path, str]:
 
     Log a warning for each reason, with the number of files by suffix.
     """
-    reasons = {path: reason_to_skip(path) for path in files}
+    reasons = {
+        path: "not in a class folder"
+        if path.suffix.lower() in SUFFIXES
+        else f"not called {NAMED_FORMATS}; convert HEIC photos to JPEG"
+        for path in files
+    }
     for reason in dict.fromkeys(reasons.values()):
         paths = [path for path, each in reasons.items() if each == reason]
         counts = Counter(printable(path.suffix.lower()) or "without extension" for path in paths)
         named = [f"{count:,} {suffix}" for suffix, count in counts.most_common(NAMED_AT_MOST)]
         warn_of(paths, "file", f"skipped ({', '.join(named)}; {reason})")
     return reasons
-
-
-def reason_to_skip(path: Path) -> str:
-    """Return why a file is no image of a class: because of its place, or of its first bytes."""
-    if path.suffix.lower() in SUFFIXES:
-        return "not in a class folder"
-    start = b""
-    if path.is_file():  # opening a pipe could block
-        with suppress(OSError), path.open("rb") as file:
-            start = file.read(12)
-    found = SIGNATURES.match(start)
-    if found is None:
-        return f"not {NAMED_FORMATS}"
-    is_photo = found.lastgroup == "HEIC"
-    return (
-        "HEIC photos: convert them to JPEG"
-        if is_photo
-        else f"in fact {found.lastgroup}: rename them"
-    )

@@ -16,7 +16,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import replacing
 from vit_train.config.tools import PredictConfig
-from vit_train.data.decode import Doubts
+from vit_train.data.decode import warn
 from vit_train.data.image_files import image_files
 from vit_train.evaluate.summaries import Json
 from vit_train.loop.metrics import Predictions
@@ -42,8 +42,8 @@ def predict_images(config: PredictConfig) -> None:
     meta = trained.meta
     threshold = least_confidence(config, meta)
     paths = image_files(config.images)
-    doubts = Doubts()
-    predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
+    marks: dict[Path, int] = {}
+    predictions = trained.stream(paths, config.topk, config.max_pixels, marks)
     failures: list[str] = []
     unsure = 0
     width = min(PATH_WIDTH, max(len(printable(str(path))) for path in paths))
@@ -65,7 +65,7 @@ def predict_images(config: PredictConfig) -> None:
             file.write(line.encode())
             if config.out is None or number < LINES:
                 logger.info(terminal_line(path, prediction, width))
-    doubts.warn()
+    warn(marks)
     report(config, len(paths), failures, unsure, threshold)
     logger.info(calibration_line(config.ckpt, meta))
 

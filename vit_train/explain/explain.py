@@ -10,7 +10,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import file_name
 from vit_train.base.writing import output_folder
 from vit_train.config.tools import ExplainConfig
-from vit_train.data.decode import BrokenImage, Doubts
+from vit_train.data.decode import BrokenImage, warn
 from vit_train.data.image_files import image_files
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
@@ -111,19 +111,19 @@ def read_images(
     names: list[str] = []
     images = []
     shown = []
-    doubts = Doubts()
+    marks: dict[Path, int] = {}
     for path in paths:
         if len(names) >= count:
             break
         try:
-            images.append(trained.pixels(path, max_pixels, doubts))
+            images.append(trained.pixels(path, max_pixels, marks))
         except BrokenImage as error:
             logger.warning(f"{path} cannot be read: {error}")
             continue
         names.append(path.name)
-        # Without doubts, which the first reading has noted.
+        # Without marks, which the first reading has set.
         shown.append(trained.pixels(path, max_pixels, size=size))
     if not names:
         raise ValueError("cannot read any of the images")
-    doubts.warn()
+    warn(marks)
     return torch.stack(images), names, torch.stack(shown)

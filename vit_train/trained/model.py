@@ -19,7 +19,7 @@ from vit_train.config.fields import Size, as_setting
 from vit_train.config.run import TrainConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.decode import BrokenImage, Doubts, Reading, decoding, fitted, read_image
+from vit_train.data.decode import BrokenImage, Reading, decoding, fitted, mark_of, read_image
 from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import THRESHOLD
 from vit_train.loop.workers import make_workers
@@ -173,12 +173,12 @@ class Trained(NamedTuple):
         images: Sequence[Picture],
         topk: int = 5,
         max_pixels: int = MAX_PIXELS,
-        doubts: Doubts | None = None,
+        marks: dict[Path, int] | None = None,
     ) -> Iterator[PredictionOrError]:
         """Yield each image's prediction or, for an image that cannot be decoded, the reason.
 
         Only a few images are in memory at a time. Files that can be read but look faulty, for
-        example because an image has only one color, are added to `doubts`, if given. Raise
+        example because an image has only one color, are added to `marks`, if given. Raise
         ValueError if the model does not classify.
         """
         if not self.meta.task.needs_labels:
@@ -190,7 +190,7 @@ class Trained(NamedTuple):
             read: list[Tensor | str] = []
             for image in images[first : first + at_once]:
                 try:
-                    read.append(self.pixels(image, max_pixels, doubts))
+                    read.append(self.pixels(image, max_pixels, marks))
                 except BrokenImage as error:
                     read.append(str(error))
             decoded = [each for each in read if isinstance(each, Tensor)]
@@ -201,7 +201,7 @@ class Trained(NamedTuple):
         self,
         image: Picture,
         max_pixels: int = MAX_PIXELS,
-        doubts: Doubts | None = None,
+        marks: dict[Path, int] | None = None,
         size: Size | None = None,
     ) -> Tensor:
         """Return an image as uint8 (C,H,W), at `size` or, if None, at the model's image size.
@@ -217,8 +217,8 @@ class Trained(NamedTuple):
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
                 pixels, lost = fitted(opened, reading)
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
-        if doubts is not None and isinstance(image, str | Path):
-            doubts.note(Path(image), pixels, lost)
+        if marks is not None and isinstance(image, str | Path):
+            marks[Path(image)] = mark_of(pixels, lost)
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
