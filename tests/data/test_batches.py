@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from vit_train.config.data import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, balanced
-from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
+from vit_train.data.dataset import ImageSet, Statistics, resize
 
 CPU = torch.device("cpu")
 RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
@@ -47,19 +47,6 @@ def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image
             seen.add(found[0])
     assert {flipped for *_, flipped in seen} == {False, flip}
     assert len(seen) > 12 * (1 + flip)  # of 25 or 50; one draw per batch would give 4
-
-
-def test_offsets_and_flips_are_uniform() -> None:
-    data = ImageSet(torch.arange(1, 10).view(1, 1, 1, 9).expand(5000, 1, 9, 9).to(torch.uint8),
-                    torch.zeros(5000, dtype=torch.long))  # fmt: skip
-    normalize = Normalize(Statistics((0.0,), (1 / 255,)), CPU)
-    source = TrainBatches(data, 1, normalize, AugmentConfig(crop_padding=1), 5000, 0, CPU)
-    images, _ = next(source.epoch(0))
-    middle = images[:, 0, 4]
-    flipped = middle[:, 3] > middle[:, 5]
-    assert abs(flipped.float().mean() - 0.5) < 0.03
-    shift = middle[:, 4].int().bincount(minlength=7)[4:7]
-    assert (shift / 5000 - 1 / 3).abs().max() < 0.03
 
 
 def test_an_epoch_is_a_permutation_and_a_pure_function_of_seed_and_number() -> None:
@@ -211,18 +198,6 @@ def test_alternating_flips_show_both_sides_in_two_epochs() -> None:
         first.append([flipped[number] for number in range(64)])
     assert first[0] == first[2] == [not each for each in first[1]] and first[1] == first[3]
     assert 16 < sum(first[0]) < 48
-
-
-def test_what_is_erased_is_the_mean_image() -> None:
-    """0 after normalization, as in the paper's code with the data's mean."""
-    data = random_set(64)
-    statistics = channel_statistics(data.images)
-    augment = AugmentConfig(crop_padding=0, flip=False, erase_prob=1.0)
-    source = TrainBatches(data, 64, Normalize(statistics, CPU), augment, 64, 0, CPU)
-    images, labels = next(source.epoch(0))
-    changed = (source.normalize(data.images[labels]) - images).abs().amax(1) > 1e-6  # (B,S,S)
-    assert changed.any(dim=(1, 2)).all()
-    assert (images.permute(0, 2, 3, 1)[changed] == 0).all()
 
 
 @pytest.mark.parametrize("counts", [[50, 10, 3], [50, 0, 3], [1, 40], [5, 5, 5, 5], [7]])

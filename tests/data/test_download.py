@@ -111,11 +111,6 @@ def test_bytes_left_out_are_noticed_and_fetched(web: Loopback, target: Path) -> 
     assert_whole(target)
 
 
-def test_a_redirect_is_followed(web: Loopback, target: Path) -> None:
-    fetch(target, web.url("/old", server.redirect(web.url("/real", server.whole(CONTENT)))))
-    assert_whole(target)
-
-
 def test_all_down_says_what_each_mirror_answered(web: Loopback, target: Path) -> None:
     urls = [
         web.url("/a", server.failing(503)),

@@ -17,15 +17,6 @@ def test_a_set_depends_on_its_arguments_alone() -> None:
     assert first[0][0, :, ::16, ::16].flatten().tolist() == pytest.approx(some, abs=1)
 
 
-@pytest.mark.parametrize(("size", "classes"), [(16, 2), (32, 10), (48, 3)])
-def test_shapes_types_and_balance(size: int, classes: int) -> None:
-    images, labels, masks = draw(203, size, classes)
-    assert images.shape == (203, 3, size, size) and images.dtype == torch.uint8
-    assert masks.shape == (203, size, size) and masks.dtype == torch.bool
-    counts = torch.bincount(labels, minlength=classes)
-    assert len(counts) == classes and counts.max() - counts.min() <= 1
-
-
 def test_objects_cover_at_most_a_fifth_and_every_one_is_visible() -> None:
     _, labels, masks = draw(2000)
     coverage = masks.float().mean((1, 2))

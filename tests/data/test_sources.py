@@ -36,20 +36,6 @@ def test_cifar_comes_as_it_is_in_the_files(
     assert data.classes == tuple(f"class {i}" for i in range(10))
 
 
-def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ValueError) as caught:
-        load_dataset(Cifar10Config(root=str(tmp_path / "absent")))
-    message = str(caught.value)
-    assert str(tmp_path / "absent" / "cifar-10-batches-py") in message
-    for remedy in ("data.download=true", "data.root=", "data=shapes"):
-        assert remedy in message
-
-
-def test_shapes_are_called_by_their_names() -> None:
-    data = load_dataset(ShapesConfig(train_images=50, test_images=50, num_classes=4))
-    assert data.classes == ("disc", "ring", "square", "triangle")
-
-
 def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
     data = load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True))
