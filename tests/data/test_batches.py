@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from vit_train.config.data import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, balanced
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, balanced_order
 from vit_train.data.dataset import ImageSet, Statistics, resize
 
 CPU = torch.device("cpu")
@@ -204,13 +204,13 @@ def test_alternating_flips_show_both_sides_in_two_epochs() -> None:
 def test_every_class_is_taken_equally_often_and_its_images_evenly(counts: list[int]) -> None:
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     labels = labels[torch.randperm(len(labels))]
-    order = balanced(labels, np.random.default_rng(3))
+    order = balanced_order(labels, np.random.default_rng(3))
     assert len(order) == len(labels)
     taken = labels[order].bincount()[torch.tensor(counts) > 0]
     assert taken.max() - taken.min() <= 1
     for label in labels.unique().tolist():
         times = order.bincount(minlength=len(labels))[labels == label]
         assert times.max() - times.min() <= 1
-    assert torch.equal(order, balanced(labels, np.random.default_rng(3)))
+    assert torch.equal(order, balanced_order(labels, np.random.default_rng(3)))
     if len(counts) > 1:
-        assert not torch.equal(order, balanced(labels, np.random.default_rng(4)))
+        assert not torch.equal(order, balanced_order(labels, np.random.default_rng(4)))

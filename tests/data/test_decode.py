@@ -100,7 +100,7 @@ def test_only_the_images_asked_for_are_decoded(run: Run, monkeypatch: pytest.Mon
 def test_without_a_terminal_decoding_logs_its_progress(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(module, "WAITING", 8)
     write_images("photos", [f"{name}/{number}.png" for name in "ab" for number in range(6)])
     run.says("decoded 8 of 12 images", "vit-data", "data=folder", "data.root=photos")

@@ -30,12 +30,12 @@ from vit_train.data.dataset import (
     load_dataset,
 )
 from vit_train.data.decode import (
-    GRAY,
+    PADDING,
     BrokenImage,
     Reading,
     decode,
     decode_cached,
-    fitted,
+    fit_image,
     read_image,
 )
 from vit_train.data.image_files import NAMED_FORMATS
@@ -236,9 +236,9 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
     image = Image.fromarray(np.full((8, 8), value, dtype))
     if gray is None:
         with pytest.raises(BrokenImage, match="neither 8-bit nor 16-bit integers"):
-            fitted(image, Reading((4, 4)))
+            fit_image(image, Reading((4, 4)))
     else:
-        assert (fitted(image, Reading((4, 4)))[0] == gray).all()
+        assert (fit_image(image, Reading((4, 4)))[0] == gray).all()
 
 
 @pytest.mark.parametrize("kind", [Cifar10Config, Stl10Config, FolderConfig])
@@ -346,7 +346,7 @@ def test_an_image_of_another_shape_is_seen_whole_if_it_is_not_cropped(
         return new[0].permute(1, 2, 0).numpy()
 
     assert np.abs(stretched[0] - resized(*size)).max() < 1.1
-    expected = np.full((*size, 3), GRAY, float)
+    expected = np.full((*size, 3), PADDING, float)
     expected[inside] = resized(*expected[inside].shape[:2])
     assert np.abs(padded[0] - expected).max() < 1.1
 

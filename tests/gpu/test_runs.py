@@ -109,7 +109,7 @@ def test_images_that_do_not_fit_give_the_same_curve(
     trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, how: list[str]
 ) -> None:
     there = trained("there", ON_GPU, *FULL_PRECISION, "augment=strong", *how)
-    monkeypatch.setattr(batches, "SHARE", 0.0)
+    monkeypatch.setattr(batches, "GPU_SHARE", 0.0)
     sent = trained("sent", ON_GPU, *FULL_PRECISION, "augment=strong", *how)
     assert curve(sent) == pytest.approx(curve(there), rel=2e-3)
 

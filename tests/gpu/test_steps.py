@@ -45,7 +45,7 @@ def test_a_gpu_sees_the_images_of_the_cpu(
     augment: AugmentConfig, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the data set stays in main memory."""
-    monkeypatch.setattr(batches, "SHARE", 0.0 if how == "does not" else 0.5)
+    monkeypatch.setattr(batches, "GPU_SHARE", 0.0 if how == "does not" else 0.5)
     data = pictures()
     made = [
         TrainBatches(

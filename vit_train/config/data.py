@@ -16,7 +16,7 @@ MAX_PIXELS_TEXT = (
 # A run's table of its images, in the run's folder.
 IMAGES = "images.csv"
 # How folders are read, and the separators of tags by name.
-LAYOUTS = ("auto", "classes")
+FOLDER_LAYOUTS = ("auto", "classes")
 TAG_SEPARATORS = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
 # How to fit images to the shape of data.image_size.
 FIT = ("stretch", "crop", "pad")
@@ -118,7 +118,8 @@ class DataConfig(Settings):
             raise ValueError(
                 f"data.mean={self.mean}, data.std={self.std} must both have one number per channel"
             )
-        folds, fold = self.cv_folds, self.cv_fold
+        folds = self.cv_folds
+        fold = self.cv_fold
         if (folds is None) != (fold is None) or (fold or 0) >= (folds or 1):
             raise ValueError(
                 f"data.cv_fold={fold}, data.cv_folds={folds}: set data.cv_folds to the number of "
@@ -208,7 +209,7 @@ class FolderConfig(DataConfig):
         "auto",
         "What the folders in data.root are. auto: splits if they are called train, val or test or "
         "similarly, otherwise classes; classes: all are classes (no effect with data=table).",
-        choices=LAYOUTS,
+        choices=FOLDER_LAYOUTS,
     )
     image_size: Any = size_setting(
         None,

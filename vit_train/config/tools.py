@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from vit_train.config.data import (
-    LAYOUTS,
+    FOLDER_LAYOUTS,
     MAX_PIXELS,
     MAX_PIXELS_TEXT,
     ON_ERROR_CHOICES,
@@ -54,7 +54,7 @@ class EvalDataConfig(Settings):
     layout: str | None = setting(
         None,
         "classes: every folder in data.root is a class; null: as in training.",
-        choices=LAYOUTS,
+        choices=FOLDER_LAYOUTS,
     )
     tag_separator: str | None = setting(
         None,

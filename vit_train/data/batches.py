@@ -24,7 +24,7 @@ Draws = tuple[Tensor, ...]
 
 
 # The share of a GPU's free memory for images; the rest is for the model and its activations.
-SHARE = 0.5
+GPU_SHARE = 0.5
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -40,7 +40,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     """Move a data set's images to the device; if they do not fit, warn and return them unmoved.
 
-    The images do not fit if they need more than SHARE of the free GPU memory. The warning says "the
+    The images do not fit if they need more than GPU_SHARE of the free memory. The warning says "the
     images for PURPOSE".
     """
     if device.type == images.device.type:  # images on disk count as images in main memory
@@ -49,11 +49,11 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
         free, _ = torch.cuda.mem_get_info(device)
         # memory that an earlier run in this process has freed; PyTorch reuses it
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if images.nbytes > SHARE * free:
+        if images.nbytes > GPU_SHARE * free:
             logger.warning(
                 f"the images for {purpose} take {gigabytes(images.nbytes)}, more than "
-                f"{SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in main "
-                "memory, and each batch is copied to the GPU"
+                f"{GPU_SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in "
+                "main memory, and each batch is copied to the GPU"
             )
             return images
     return images.to(device)
@@ -65,7 +65,8 @@ class Normalize(nn.Module):
     def __init__(self, statistics: Statistics, device: torch.device | str = "cpu") -> None:
         super().__init__()
         mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in statistics)
-        self.scale, self.shift = nn.Buffer(1 / (255 * std)), nn.Buffer(-mean / std)  # (C,1,1)
+        self.scale = nn.Buffer(1 / (255 * std))  # (C,1,1)
+        self.shift = nn.Buffer(-mean / std)
 
     def forward(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)
@@ -90,8 +91,11 @@ class DrawnBatches(ABC):
 
         This process is number `rank` of `ranks`, counted from 0.
         """
-        self.device, self.batch_size, self.seed = device, batch_size, seed
-        self.rank, self.ranks = rank, ranks
+        self.device = device
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.ranks = ranks
         # The part of a batch that this process makes.
         self.share = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
 
@@ -152,12 +156,12 @@ class EvalBatches:
             yield self.normalize(to_device(images, labels.device)), labels
 
 
-def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:
+def shuffled_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
     """Return the indices of all images (N,) in a random order."""
     return torch.from_numpy(rng.permutation(len(labels)))
 
 
-def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
+def balanced_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
     """Return N image indices in random order, equally many of each class, for labels (N,).
 
     The numbers of images of any two classes differ by at most one. Images of a small class repeat,
@@ -174,7 +178,7 @@ def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 # The choices of data.sampler.
-ORDERS = {"shuffled": shuffled, "balanced": balanced}
+ORDERS = {"shuffled": shuffled_order, "balanced": balanced_order}
 
 
 class TrainBatches(DrawnBatches):
@@ -201,7 +205,8 @@ class TrainBatches(DrawnBatches):
     ) -> None:
         super().__init__(device, min(batch_size, len(data)), seed, rank, ranks)
         self.order = partial(ORDERS[sampler], strata(data.labels.cpu()))
-        self.labels, self.num_classes = data.labels.to(device), num_classes
+        self.labels = data.labels.to(device)
+        self.num_classes = num_classes
         self.weights: Tensor | None = None  # (N,1)
         self.normalize = normalize
         self.augment = augment

@@ -25,7 +25,7 @@ from vit_train.config.fields import builder, in_pixels, sides
 CHANNELS = 3
 CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 # Number of images that are read at once from a data set, which may be larger than the memory.
-AT_ONCE = 256
+IMAGES_PER_PART = 256
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def select(images: Any, index: Tensor | slice) -> Any:
     return images[index]
 
 
-def joined(first: Any, second: Any) -> Any:
+def concatenated(first: Any, second: Any) -> Any:
     """Return two sets of images or of their properties as one, or None if one of them is None.
 
     Images of one file on disk stay there.
@@ -150,11 +150,11 @@ class ImageSet:
         All images must have the same size in pixels.
         """
         return ImageSet(
-            joined(self.images, others.images),
-            joined(self.labels, others.labels),
-            names=joined(self.all_names, others.all_names),
-            groups=joined(self.groups, others.groups),
-            weights=joined(self.weights, others.weights),
+            concatenated(self.images, others.images),
+            concatenated(self.labels, others.labels),
+            names=concatenated(self.all_names, others.all_names),
+            groups=concatenated(self.groups, others.groups),
+            weights=concatenated(self.weights, others.weights),
         )
 
     def subset(self, index: Tensor) -> "ImageSet":
@@ -235,8 +235,7 @@ class Dataset:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Return the shape of one image, (C,H,W)."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+        return tuple(self.train.images.shape[1:])  # type: ignore[return-value]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -249,7 +248,7 @@ class Dataset:
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
         for part in filter(None, (self.train, self.val, self.test)):
             more = [each for each in (part.labels, part.weights) if each is not None]
-            for tensor in chain(part.images.split(AT_ONCE), more):
+            for tensor in chain(part.images.split(IMAGES_PER_PART), more):
                 crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
             if part.groups is not None:
                 crc = zlib.crc32(repr(part.groups.tolist()).encode(), crc)
@@ -264,7 +263,7 @@ def load_dataset(config: DataConfig) -> Dataset:
 
 def image_keys(images: Tensor) -> Tensor:
     """Return int64 keys (N,) of uint8 images (N,C,H,W): a hash of each image's pixels."""
-    pixels = (image for part in images.split(AT_ONCE) for image in part.numpy())
+    pixels = (image for part in images.split(IMAGES_PER_PART) for image in part.numpy())
     digests = (hashlib.blake2b(image, digest_size=8).digest() for image in pixels)
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
 
@@ -307,7 +306,7 @@ def channel_statistics(images: Tensor) -> Statistics:
     The std of a constant channel is one gray level (1/255), to avoid division by zero.
     """
     counts = torch.zeros(images.shape[1], 256, dtype=torch.int64)
-    for part in images.split(AT_ONCE):
+    for part in images.split(IMAGES_PER_PART):
         counts += torch.stack([each.flatten().bincount(minlength=256) for each in part.unbind(1)])
     share = counts / counts.sum(1, keepdim=True).double()  # (C,256)
     level = torch.arange(256, dtype=torch.float64) / 255

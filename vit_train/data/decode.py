@@ -28,7 +28,7 @@ from vit_train.base.writing import exclusive, remove_partial, replacing
 from vit_train.config.data import FIT, MAX_PIXELS
 from vit_train.config.fields import Size
 from vit_train.data.dataset import ImagesOnDisk
-from vit_train.data.image_files import FORMATS, NAMED_FORMATS, warn_of
+from vit_train.data.image_files import IMAGE_FORMATS, NAMED_FORMATS, warn_of
 
 # Suffixes of the formats that can have more than 8 bits per pixel.
 DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".jp2", ".pgm", ".ppm")
@@ -84,7 +84,7 @@ def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
     large.
     """
     with opened(path, reading.max_pixels) as image:
-        return fitted(image, reading)
+        return fit_image(image, reading)
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
             raise BrokenImage(f"the file has more bytes than max_pixels={max_pixels} pixels need")
         # Not by its path: Pillow would map an uncompressed TIFF into memory, with swapped sides if
         # it is turned by its orientation.
-        with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+        with path.open("rb") as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
@@ -137,10 +137,10 @@ def turn_of(image: Image.Image) -> Transpose | None:
 
 
 # The color of padding.
-GRAY = (128, 128, 128)
+PADDING = (128, 128, 128)
 
 
-def fitted(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
+def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
     """Convert an image to RGB uint8 (H,W,3), and return the share cropped off; see `read_image`."""
     height, width = reading.size
     image.load()  # first, because metadata may follow the pixels
@@ -150,7 +150,7 @@ def fitted(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
     image = as_rgb(image, reading.white_level)
     bilinear = Image.Resampling.BILINEAR
     if reading.fit == "pad":
-        return np.asarray(ImageOps.pad(image, (width, height), bilinear, color=GRAY)), 0.0
+        return np.asarray(ImageOps.pad(image, (width, height), bilinear, color=PADDING)), 0.0
     across, down = image.size
     if reading.fit == "crop":
         scale = min(across / width, down / height)
@@ -233,7 +233,7 @@ FAULTS = {
 THREADS = min(8, os.cpu_count() or 1)
 # Number of images that may wait to be stored.
 WAITING = 256
-LOG_SECONDS = 5.0
+PROGRESS_SECONDS = 5.0
 
 
 def decode_each(
@@ -242,7 +242,7 @@ def decode_each(
     """Decode all files, and pass the index and the image, uint8 (3,H,W), of each to `put`.
 
     Decoding runs in parallel threads, which Pillow allows while it decodes and resizes. Without a
-    terminal, log the progress every LOG_SECONDS.
+    terminal, log the progress every PROGRESS_SECONDS.
     """
     broken: dict[int, str] = {}
     marks = np.full(len(paths), BROKEN, np.uint8)
@@ -259,7 +259,7 @@ def decode_each(
     ):
         logged = time.monotonic()
         for first in range(0, len(paths), WAITING):
-            if bar.disable and time.monotonic() > logged + LOG_SECONDS:
+            if bar.disable and time.monotonic() > logged + PROGRESS_SECONDS:
                 logger.info(f"decoded {first:,} of {len(paths):,} images")
                 logged = time.monotonic()
             for index, result in enumerate(pool.map(one, paths[first : first + WAITING]), first):
@@ -304,7 +304,9 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
             entry.with_suffix(".lock"),
             "waiting for another process that is decoding the same images",
         ):
-            broken, marks = stored(images, paths, reading) or store(images, paths, reading)
+            broken, marks = read_cache(images, paths, reading) or write_cache(
+                images, paths, reading
+            )
     except OSError as error:
         logger.warning(f"the decoded images could not be cached: {error}")
         return None
@@ -312,7 +314,7 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
     return images, broken
 
 
-def store(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked:
+def write_cache(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked:
     """Decode all files into the file of `images`, and append their marks."""
     remove_partial(images.path.parent)
     with replacing(images.path) as file:
@@ -327,8 +329,8 @@ def store(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Mark
     return broken, marks
 
 
-def stored(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked | None:
-    """Return what `store` returned when it wrote the file of `images`.
+def read_cache(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked | None:
+    """Return what `write_cache` returned when it wrote the file of `images`.
 
     Return None if there is no such file, if it is damaged, or if a broken image can be decoded now.
     """

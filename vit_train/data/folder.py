@@ -23,7 +23,7 @@ from vit_train.data.trees import (
     folder_trees,
     listed_name,
     name_of,
-    require_known,
+    require_known_classes,
 )
 
 
@@ -83,7 +83,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
         return None
     if classes is None:
         classes = class_names({"train": tree})
-    require_known(tree, classes, "the model")
+    require_known_classes(tree, classes, "the model")
     skip(tree.other_files)
     return image_set(tree, classes, config, {})
 

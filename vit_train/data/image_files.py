@@ -12,7 +12,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
 
 # The formats that are read, as Pillow names them, and their suffixes.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
     *(".avif", ".jp2", ".ppm", ".pgm"),
@@ -82,7 +82,8 @@ def walk(folder: Path) -> list[Path]:
 
     Warn about links to folders, which are not followed, and about unreadable folders.
     """
-    files, links = [], []
+    files = []
+    links = []
     for place, folders, names in os.walk(
         folder,
         onerror=lambda error: logger.warning(

@@ -165,10 +165,10 @@ def load_cifar(config: Cifar10Config) -> Dataset:
 
 
 def cifar_set(part: CIFAR10, config: Cifar10Config) -> ImageSet:
-    return image_set(part.data.transpose(0, 3, 1, 2), part.targets, config)
+    return labeled_images(part.data.transpose(0, 3, 1, 2), part.targets, config)
 
 
-def image_set(images: np.ndarray, labels: Sequence[int], config: ArchiveConfig) -> ImageSet:
+def labeled_images(images: np.ndarray, labels: Sequence[int], config: ArchiveConfig) -> ImageSet:
     """Return images (N,3,H,W), resized as the config demands, with their labels (N,)."""
     pixels = torch.from_numpy(images).contiguous()
     return ImageSet(resize(pixels, config.image_size), torch.tensor(labels, dtype=torch.long))
@@ -214,8 +214,8 @@ def load_stl10(config: Stl10Config) -> Dataset:
         # The file stores each channel column by column.
         unlabeled = resize(torch.from_numpy(pixels).transpose(2, 3), config.image_size)
     return Dataset(
-        image_set(train.data, train.labels, config),
-        image_set(test.data, test.labels, config),
+        labeled_images(train.data, train.labels, config),
+        labeled_images(test.data, test.labels, config),
         tuple(train.classes),
         unlabeled=unlabeled,
     )

@@ -46,13 +46,17 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     Raise ValueError if the images do not fit into memory.
     """
     size = config.image_size or config.own_size
-    counts = config.train_images, config.test_images
-    settings = "data.train_images={}, data.test_images={}, data.image_size={}"
-    require_images_fit(sum(counts), (size, size), settings.format(*counts, size))
-    train, test = (draw(count, size, config.num_classes, seed) for seed, count in enumerate(counts))
+    require_images_fit(
+        config.train_images + config.test_images,
+        (size, size),
+        f"data.train_images={config.train_images}, data.test_images={config.test_images}, "
+        f"data.image_size={size}",
+    )
+    train = draw(config.train_images, size, config.num_classes, seed=0)
+    test = draw(config.test_images, size, config.num_classes, seed=1)
     return Dataset(
-        train=ImageSet(*train[:2]),
-        test=ImageSet(*test),  # test images have masks, to explain predictions for them
+        ImageSet(*train[:2]),
+        ImageSet(*test),  # test images have masks, to explain predictions for them
         classes=tuple(FIGURES)[: config.num_classes],
     )
 
@@ -122,8 +126,10 @@ def _coordinates(
     x0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
     y0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
     centers = torch.arange(size) + 0.5
-    x, y = (centers - x0) / scale, (centers.view(-1, 1) - y0) / scale
-    u, v = x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
+    x = (centers - x0) / scale
+    y = (centers.view(-1, 1) - y0) / scale
+    u = x * angle.cos() + y * angle.sin()
+    v = y * angle.cos() - x * angle.sin()
     return u, v, 1 / scale
 
 

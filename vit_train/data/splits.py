@@ -55,7 +55,8 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     fold of all these images is used for validation. All splits and subsets are stratified and
     seeded.
     """
-    train, test = dataset.train, subset(dataset.test, "test_subset", config)
+    train = dataset.train
+    test = subset(dataset.test, "test_subset", config)
     val = {"split": dataset.val, "test": test}.get(config.val)
     if config.cv_folds is not None and config.cv_fold is not None:
         every = train if val is None else train.with_others(val)
@@ -77,8 +78,7 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
     first, unit = images.units()
     if folds > len(first):
         raise ValueError(
-            f"data.cv_folds={folds} needs at least {folds} "
-            f"{'images' if images.groups is None else 'groups'}, but there are only "
+            f"data.cv_folds={folds} needs at least {folds} images or groups, but there are only "
             f"{len(first)}: set a smaller data.cv_folds"
         )
     shuffled = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
@@ -124,23 +124,22 @@ def hold_out(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
-    if count >= len(images):
-        raise ValueError(
-            f"data.{field}={fraction} of {counted(len(images), 'image')} leaves no image for "
-            f"training: add images or set a smaller data.{field}"
-        )
     first, unit = images.units()
-    sizes, labels = unit.bincount(), strata(images.labels[first])
+    sizes = unit.bincount()
+    labels = strata(images.labels[first])
     # Units that are too large come late, the smallest of them first.
     order = spread(labels, config.split_seed, excess=(sizes - count).clamp(min=0))
     # Not the last unit of each class, which `spread` puts at the end, unless there are no others.
     most = len(order) - len(labels.unique()) or len(order)
     # As many whole groups as fit, but at least one; without groups, a unit is one image.
-    units_apart = (sizes[order].cumsum(0) <= count).sum().clamp(1, most)
-    is_apart = torch.isin(unit, order[:units_apart])
-    if is_apart.all():
-        raise ValueError("data.group_by leaves no image for training: all images are in one group")
-    return images.subset(~is_apart), images.subset(is_apart)
+    units = (sizes[order].cumsum(0) <= count).sum().clamp(1, most)
+    is_held_out = torch.isin(unit, order[:units])
+    if is_held_out.all():
+        raise ValueError(
+            f"data.{field}={fraction} of {counted(len(images), 'image')} leaves no image for "
+            f"training: add images or set a smaller data.{field} (data.group_by is never divided)"
+        )
+    return images.subset(~is_held_out), images.subset(is_held_out)
 
 
 def strata(labels: Tensor) -> Tensor:

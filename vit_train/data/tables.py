@@ -12,7 +12,7 @@ from vit_train.data.splits import split_of
 from vit_train.data.trees import ImageFile, SplitFiles, by_split, class_name, folded
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
-NAMES = {
+COLUMN_NAMES = {
     "path": ("path", "file", "filename", "image"),
     "label": ("label", "class", "category", "target"),
     "tags": ("tags",),
@@ -102,7 +102,7 @@ def weight_in(text: str, place: str) -> float:
 
 
 def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line of the table, and its cells by column: of NAMES, or group.
+    """Yield the number of each line of the table, and its cells by COLUMN_NAMES or "group".
 
     Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
     """
@@ -138,7 +138,7 @@ def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, str]:
     Raise ValueError, with all headers, if a column is missing.
     """
     found = {folded(header): header for header in reversed(headers)}
-    named = NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
+    named = COLUMN_NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
     columns = {
         column: found[name]
         for column, names in named.items()

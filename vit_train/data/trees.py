@@ -72,10 +72,13 @@ class SplitFiles:
 
 def by_split(tree: SplitFiles, parts: Sequence[str]) -> dict[str, SplitFiles]:
     """Divide files, given the split of each of them."""
-    files: dict[str, list[ImageFile]] = {part: [] for part in parts}
-    for file, part in zip(tree.files, parts, strict=True):
-        files[part].append(file)
-    return {part: replace(tree, files=own) for part, own in files.items()}
+    return {
+        part: replace(
+            tree,
+            files=[file for file, each in zip(tree.files, parts, strict=True) if each == part],
+        )
+        for part in dict.fromkeys(parts)
+    }
 
 
 def name_of(path: Path, config: FolderConfig) -> str:
@@ -115,7 +118,7 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     places = split_folders(root)
     train = places.get("train", root / "train")
     if not subfolders(train):
-        require_classes(root, places)
+        require_class_folders(root, places)
         return {"train": scan(root, config)}
     if others := [each for each in subfolders(root) if each not in places.values()]:
         logger.warning(f"ignored folders next to {train.name}/:{bulleted(others)}\n{IF_CLASSES}")
@@ -153,7 +156,7 @@ def split_folders(root: Path) -> dict[str, Path]:
     return dict(zip(found, chain(*found.values()), strict=True))
 
 
-def require_classes(root: Path, places: Mapping[str, Path]) -> None:
+def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
     """Raise ValueError unless the folders in `root` can be classes.
 
     They cannot if one of the `places` of splits has folders, or if there are several of them and
@@ -210,7 +213,8 @@ def group_of(path: Path, config: FolderConfig) -> str | None:
 
     Raise ValueError if no part matches, or if the pattern is not a regular expression.
     """
-    name, pattern = name_of(path, config), config.group_by
+    name = name_of(path, config)
+    pattern = config.group_by
     if pattern is None:
         return None
     try:
@@ -251,7 +255,7 @@ def class_names(trees: dict[str, SplitFiles]) -> list[str]:
     if empty := [folder for folder in folders if class_name(folder.name) not in names]:
         logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
     for part in trees.values():
-        require_known(part, names, "the training images")
+        require_known_classes(part, names, "the training images")
     return names
 
 
@@ -269,7 +273,7 @@ def folded(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
-def require_known(tree: SplitFiles, classes: Sequence[str], owner: str) -> None:
+def require_known_classes(tree: SplitFiles, classes: Sequence[str], owner: str) -> None:
     """Raise ValueError if the tree has images of a class that is not in `classes`.
 
     The message calls `classes` those of `owner`, such as "the model".
