@@ -5,6 +5,7 @@ batch, drawn on the CPU: (rows,B). `apply` makes the images from these numbers o
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -107,20 +108,21 @@ class Cropper:
 CROP_ASPECTS = (3 / 4, 4 / 3)
 
 
+@dataclass
 class ResizedCrop:
     """Stretches a random rectangle of each image to the image size (Szegedy et al. 2014).
 
     The rectangle has at least `smallest_share` of the image's area.
     """
 
+    size: Size
+    smallest_share: float
+
     rows = 4
 
-    def __init__(self, size: Size, smallest_share: float) -> None:
-        self.size = size
-        self.share = (smallest_share, 1.0)
-
     def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
-        return random_rectangles(rng, len(index), self.size, self.share, CROP_ASPECTS)[0]
+        share = (self.smallest_share, 1.0)
+        return random_rectangles(rng, len(index), self.size, share, CROP_ASPECTS)[0]
 
     def apply(self, images: Tensor, rectangles: Tensor) -> Tensor:
         """Stretch each image's rectangle (4,B) bilinearly: uint8 (B,C,H,W)."""
@@ -146,17 +148,17 @@ ERASED_AREA = (0.02, 0.33)
 ERASED_ASPECT = (0.3, 3.3)
 
 
+@dataclass
 class Erasing:
     """Erases a rectangle from a share `chance` of normalized images; 0 is the mean color.
 
     The height of the rectangle is 0 if the image stays unchanged.
     """
 
-    rows = 4
+    size: Size
+    chance: float
 
-    def __init__(self, size: Size, chance: float) -> None:
-        self.size = size
-        self.chance = chance
+    rows = 4
 
     def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
         count = len(index)
@@ -168,18 +170,18 @@ class Erasing:
         return pixels.masked_fill_(is_inside(rectangles, self.size), 0)
 
 
+@dataclass
 class Mixer:
     """Mixup and CutMix: mixes images and their labels in a random proportion λ.
 
     The draws of an image are its weights outside and inside a rectangle, and the rectangle.
     """
 
-    rows = 6
+    size: Size
+    num_classes: int
+    config: AugmentConfig
 
-    def __init__(self, size: Size, num_classes: int, config: AugmentConfig) -> None:
-        self.size = size
-        self.num_classes = num_classes
-        self.config = config
+    rows = 6
 
     def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
         """Draw each image's weights and rectangle; from epoch `mix_epochs` on, do not mix images.

@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -76,28 +77,32 @@ class Normalize(nn.Module):
         return ((pixels - self.shift) / self.scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
+def share_of(count: int, rank: int, ranks: int) -> slice:
+    """Return the part of `count` images for process `rank` of `ranks`, counted from 0."""
+    return slice(rank * count // ranks, (rank + 1) * count // ranks)
+
+
+@dataclass(eq=False)
 class DrawnBatches(ABC):
     """Base class of training batches, which are made in two steps.
+
+    This process, number `rank` of `ranks`, makes a share of each batch of `batch_size` images.
 
     `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
     makes the images from these numbers on the device, without waiting for the device. All batches
     have the same shapes, so that a GPU can replay the work as a CUDA graph.
     """
 
-    def __init__(
-        self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
-    ) -> None:
-        """Prepare this process's share of each batch of `batch_size` images.
+    device: torch.device
+    batch_size: int
+    seed: int
+    rank: int
+    ranks: int
 
-        This process is number `rank` of `ranks`, counted from 0.
-        """
-        self.device = device
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank = rank
-        self.ranks = ranks
-        # The part of a batch that this process makes.
-        self.share = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
+    @property
+    def share(self) -> slice:
+        """Return the part of a batch that this process makes."""
+        return share_of(self.batch_size, self.rank, self.ranks)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -143,7 +148,7 @@ class EvalBatches:
         ranks: int = 1,
     ) -> None:
         self.total = len(data)
-        self.share = slice(rank * self.total // ranks, (rank + 1) * self.total // ranks)
+        self.share = share_of(self.total, rank, ranks)
         self.images = place(select(data.images, self.share), device, "evaluation")
         self.labels = data.labels[self.share].to(device)
         self.normalize = normalize
