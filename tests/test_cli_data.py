@@ -99,7 +99,7 @@ WARNINGS = (
 )
 
 
-def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
+def test_every_command_warns_once_of_flat_cropped_and_skipped_images(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dark and wide images and icons, among good images."""
@@ -392,7 +392,7 @@ def test_a_grown_folder_keeps_its_split_and_two_runs_are_compared_on_what_neithe
     run.fails("set data.split_as=null", *LEARN, "data.split_as=run", "hydra.run.dir=no")
 
 
-def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
+def test_copies_in_training_and_test_images_are_counted(run: Run) -> None:
     for name in write_images("photos", photos(range(10))):
         shutil.copy(Path("photos", name), Path("photos", name).with_suffix(".copy.png"))
     outcome = run.succeeds(*RUN, "data.test_fraction=0.4")

@@ -34,7 +34,7 @@ def assert_unpacked(root: Path) -> None:
     assert {p.name: p.read_bytes() for p in (root / "set").iterdir()} == FILES
 
 
-def test_downloaded_once_then_never_again(web: Loopback, tmp_path: Path) -> None:
+def test_an_archive_is_downloaded_only_once(web: Loopback, tmp_path: Path) -> None:
     url = web.url("/a", server.whole(GOOD))
     root = tmp_path / "new" / "data"
     for _ in range(2):

@@ -154,7 +154,7 @@ def test_no_two_batches_are_augmented_alike(augment: AugmentConfig) -> None:
     assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
-def test_what_is_normalized_comes_back() -> None:
+def test_undo_inverts_normalization() -> None:
     normalize = Normalize(Statistics((0.3, 0.5, 0.7), (0.2, 0.1, 0.3)), CPU)
     levels = torch.arange(256, dtype=torch.uint8).expand(2, 3, 1, 256)
     assert torch.equal(normalize.undo(normalize(levels)), levels)
@@ -165,7 +165,7 @@ def test_what_is_normalized_comes_back() -> None:
 @pytest.mark.parametrize(
     "kinds", [["mixup_alpha"], ["cutmix_alpha"], ["mixup_alpha", "cutmix_alpha"]]
 )
-def test_a_mixed_target_says_what_the_image_is_made_of(kinds: list[str]) -> None:
+def test_a_mixed_target_matches_the_mixed_image(kinds: list[str]) -> None:
     """Each image is of one level alone, which its class is called by."""
     levels = torch.arange(40, dtype=torch.uint8)
     data = ImageSet(levels.view(-1, 1, 1, 1).expand(-1, 3, 8, 8), levels.long())

@@ -111,7 +111,7 @@ def test_bytes_left_out_are_noticed_and_fetched(web: Loopback, target: Path) -> 
     assert_whole(target)
 
 
-def test_all_down_says_what_each_mirror_answered(web: Loopback, target: Path) -> None:
+def test_the_error_lists_the_failure_of_each_mirror(web: Loopback, target: Path) -> None:
     urls = [
         web.url("/a", server.failing(503)),
         web.url("/b", server.failing(404)),

@@ -180,7 +180,7 @@ BAD_TREES = {
 
 
 @pytest.mark.parametrize("case", BAD_TREES)
-def test_a_tree_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_folder_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> None:
     names, settings, words = BAD_TREES[case]
     root = tmp_path / "root"
     for name in names:
@@ -193,7 +193,7 @@ def test_a_tree_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> Non
 
 
 @posix
-def test_what_is_not_read_is_named(
+def test_warnings_name_all_files_that_are_not_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path, "train", "valid", "evaluation", classes=("cat",))

@@ -125,7 +125,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("folders", "words"), LAYOUTS)
-def test_splits_are_told_from_classes_or_the_user_is_asked(
+def test_folders_of_splits_and_of_classes_are_distinguished(
     run: Run, folders: str, words: str
 ) -> None:
     settings = [f"data.{word}" for word in folders.split() if "=" in word]
@@ -151,7 +151,7 @@ def test_columns_have_their_usual_names_and_others_are_named_once(run: Run) -> N
 
 
 @pytest.mark.usefixtures("run")
-def test_tags_are_separated_as_the_user_says() -> None:
+def test_tag_separator_is_respected() -> None:
     lists = ("['a', 'b']", "['a']", "[]", "['b', 'c']")
     lines = [f'{name},"{lists[number % 4]}"' for number, name in enumerate(PHOTOS)]
     assert load_dataset(table(rows("path,tags", lines), tag_separator="comma")).classes == tuple(
