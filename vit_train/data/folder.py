@@ -36,6 +36,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     images, or if no file of a split can be decoded. With on_error=stop, also raise ValueError if
     any file cannot be decoded.
     """
+    config = config.settled()
     trees = find_trees(config)
     if "train" not in trees:
         raise ValueError(
