@@ -65,11 +65,10 @@ TRAIN = {
     "data.train_images=1 data.test_images=9": "data.val_fraction=0.1 of 1 image leaves no image",
     "data.train_images=9 data.test_images=9 data.test_subset=10": "data.test_subset=10 is more",
     "data.train_images=9 data.test_images=9 data.cv_folds=10 data.cv_fold=0": (
-        "data.cv_folds=10 needs at least 10 images, but there are only 9"
+        "data.cv_folds=10 needs at least 10 images or groups, but there are only 9"
     ),
     "data.cv_folds=5 data.cv_fold=5": "data.cv_fold=5, data.cv_folds=5: set data.cv_folds to",
     "data.cv_folds=5 data.cv_fold=0 data.val=none": "takes validation images from the training",
-    "data=folder data.root=x data.image_size=null": "must not be null for data=folder",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
     "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 pixels would",
     "data.test_images=20000000000": "images of 32 by 32 pixels would take 122,880 GB",
@@ -126,7 +125,6 @@ TRAIN = {
     "optim.lr=fast": "optim.lr: Value 'fast' of type 'str' could not be converted to Float",
     "model.dropout=true": "model.dropout: Value 'True' of type 'bool' could not",
     "model.pre_norm=perhaps": "model.pre_norm: Value 'perhaps' is not a valid bool",
-    "train.epochs=null": "train.epochs: field 'train.epochs' cannot be null\n",
     "train.epochs=[1,2]": "train.epochs: Value '[1, 2]' of type 'list' could not",
     "device=[cpu]": "device: Cannot convert 'list' to string",
     "model=cnn model.widths=[a]": "model.widths[0]: Value 'a' of type 'str' could not",
