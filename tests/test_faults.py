@@ -138,7 +138,7 @@ PATIENT = [
 @pytest.fixture
 def every_epoch_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)
-    monkeypatch.setattr(reports, "SHARE", math.inf)
+    monkeypatch.setattr(reports, "PICTURES_SHARE", math.inf)
 
 
 def test_reports_are_complete_after_a_full_disk(

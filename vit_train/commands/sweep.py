@@ -17,7 +17,9 @@ EXACTLY_TWO = (
 )
 
 
-def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None]) -> None:
+def run_until_decided(
+    flags: argparse.Namespace, run: Callable[[argparse.Namespace], Path | None]
+) -> None:
     """Train two combinations of settings with the seeds 0, 1, 2 and so on, until a test decides.
 
     The test compares validation results, paired by seed. Stop without a decision after LAST_LOOK
@@ -44,7 +46,7 @@ def run_until_decided(flags: argparse.Namespace, run: Callable[[], Path | None])
     rest.append("hydra.sweep.subdir=seed_${seed}_${hydra.job.num}")
     for seed in range(LAST_LOOK):
         flags.overrides = [*rest, f"seed={seed}"]
-        folder = run()
+        folder = run(flags)
         if folder is None:
             return
         groups = read_groups([folder])

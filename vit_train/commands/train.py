@@ -3,6 +3,7 @@
 A sweep continues after a failed job, and lists the failed jobs at its end.
 """
 
+import argparse
 import contextlib
 import os
 import sys
@@ -112,13 +113,28 @@ class Sweep:
             print(f"vit-train: job {job.num} failed: {message}", file=sys.stderr)
             self.failures.append(f"  job {job.num}, {message}")
 
-    def report(self) -> None:
-        """Print how many jobs of a sweep finished, and list the jobs that stopped early or failed.
+    def launch(self, flags: argparse.Namespace) -> Path | None:
+        """Run what `flags` describe; return the sweep's folder if all its jobs have finished."""
+        with allow(EXECUTED) if allow else contextlib.nullcontext():
+            _run_hydra(flags, flag_parser(), self.run, str(CONF_DIR), "train")
+        return None if self.failures or self.stopped else Path(self.folder)
 
-        Print nothing after a single run.
-        """
-        if not self.jobs:  # a single run reports its own end
-            return
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """After the block, report on the jobs of a sweep, and exit with status 1 if any failed."""
+        try:
+            yield
+        except ValueError:
+            if not (self.failures or self.stopped):  # else, they are listed below
+                raise
+        finally:
+            if self.jobs:  # a single run reports its own end
+                self.report()
+        if self.failures:
+            sys.exit(1)
+
+    def report(self) -> None:
+        """Print how many jobs of a sweep finished, and list those that stopped early or failed."""
         finished = self.jobs - len(self.failures) - len(self.stopped)
         print(f"{finished} of {self.jobs} jobs finished")
         if finished:
@@ -315,26 +331,14 @@ def main() -> None:
         if not IS_MAIN:  # only the main process writes files
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
 
-        def run() -> Path | None:
-            with allow(EXECUTED) if allow else contextlib.nullcontext():
-                _run_hydra(flags, flag_parser(), sweep.run, str(CONF_DIR), "train")
-            return None if sweep.failures or sweep.stopped else Path(sweep.folder)
-
-        try:
+        with sweep.reported():
             if AUTO in flags.overrides:
                 from vit_train.commands.sweep import run_until_decided  # rarely needed
 
                 flags.multirun = True
-                run_until_decided(flags, run)
+                run_until_decided(flags, sweep.launch)
             else:
-                run()
-        except ValueError:
-            if not (sweep.failures or sweep.stopped):  # else, they are listed below
-                raise
-        finally:
-            sweep.report()
-        if sweep.failures:
-            sys.exit(1)
+                sweep.launch(flags)
 
 
 if __name__ == "__main__":

@@ -67,16 +67,12 @@ def write_comparison(
     models = [{"name": name, **run.content} for name, run in runs.items()]
     write_json(folder / "results.json", {"models": models, "pairs": pairs})
     pictures: dict[str, bytes] = {}
-    has_tags = isinstance(first.result, Tagging)
-    share = "average_precision" if has_tags else "recall"
-    if not has_tags:
+    if isinstance(first.result, Tagging):
+        kind, share = "per_tag", "average_precision"
+    else:
+        kind, share = "per_class", "recall"
         predictions = {name: run.result.predictions for name, run in runs.items()}
         pictures = write_differences(folder, predictions, first.images, first.meta.classes)
-    parts = (each["per_tag" if has_tags else "per_class"] for each in models)
-    rows = zip(*parts, strict=True)
-    by_class = [row for row in rows if row[0]["support"]]
-    if len(models) == 2:
-        by_class.sort(key=lambda row: -abs(row[0][share] - row[1][share]))
     has_curves = all(run.run.get("curve") for run in runs.values())
     page = render(
         "evaluate",
@@ -84,7 +80,7 @@ def write_comparison(
         models=models,
         verdicts=verdicts,
         settings=settings,
-        by_class=by_class,
+        by_class=class_rows_of([each[kind] for each in models], share),
         share=share,
         pictures=pictures,
         curves=save(draw_curves(runs), folder / "curves.png") if has_curves else None,
@@ -92,6 +88,17 @@ def write_comparison(
     write_text(folder / "report.html", page)
     more = ", differences.csv, pictures" if pictures else ""
     logger.info(f"written to {folder}/: report.html, results.json{more}")
+
+
+def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[Json, ...]]:
+    """Return the results for each class that has images, one of each model.
+
+    With two models, those that differ most in the measure `share` come first.
+    """
+    rows = [row for row in zip(*models, strict=True) if row[0]["support"]]
+    if len(models) == 2:
+        rows.sort(key=lambda row: -abs(row[0][share] - row[1][share]))
+    return rows
 
 
 def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:

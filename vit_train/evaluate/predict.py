@@ -5,8 +5,9 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 
@@ -50,19 +51,21 @@ def predict_images(config: PredictConfig) -> None:
     last = min(config.topk, len(meta.classes)) if meta.task.one_class else 0
     guesses = range(2 if config.abstain is None else 1, last + 1)
     out = Path(config.out or os.devnull)
-    is_json = out.suffix == ".jsonl"
+    header = ""
+    line_of: Callable[[Path, PredictionOrError], str] = json_line
+    if out.suffix != ".jsonl":
+        header = csv_text([["image", "predicted", "probability", *pair_columns(guesses), "error"]])
+        line_of = partial(csv_line, guesses=guesses)
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) if config.out else out.open("wb") as file:
-        header = ["image", "predicted", "probability", *pair_columns(guesses), "error"]
-        file.write(b"" if is_json else csv_text([header]).encode())
+        file.write(header.encode())
         for number, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
             if isinstance(prediction, str):
                 failures.append(prediction)
             elif prediction.probability < threshold:
                 prediction = replace(prediction, label="")
                 unsure += 1
-            line = json_line(path, prediction) if is_json else csv_line(path, prediction, guesses)
-            file.write(line.encode())
+            file.write(line_of(path, prediction).encode())
             if config.out is None or number < LINES:
                 logger.info(terminal_line(path, prediction, width))
     warn(marks)

@@ -62,7 +62,7 @@ class RunData:
                 yield printable(name), label, split
 
 
-def divided(
+def divide_images(
     dataset: Dataset, config: DataConfig, task: Task, seen_before: Tensor | None
 ) -> tuple[DataFacts, Splits, ImageSet]:
     """Return a description of the data, its splits, and what is trained on.

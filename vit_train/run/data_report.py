@@ -57,13 +57,7 @@ def report_data(config: DataReportConfig) -> None:
         parts.pop("val", None)
     logger.info(class_counts(parts, loaded.classes))
     sides = [side for split, part in parts.items() for side in file_sides(split, part, data)]
-    images = {
-        (split, printable(str(name)), label): (part.images, row)
-        for split, part in parts.items()
-        for row, (name, label) in enumerate(
-            zip(part.all_names, part.label_names(loaded.classes), strict=True)
-        )
-    }
+    images = image_entries(parts, loaded.classes)
     found = faults(loaded, list(images), [part.images for part in parts.values()], sides)
     for problem in (*FAULTS, *COPIES):
         lines = [as_line(fault) for fault in found if fault[0] == problem]
@@ -77,6 +71,19 @@ def report_data(config: DataReportConfig) -> None:
         save(draw_copies(found, images), picture)
         logger.info(f"pictures of the pairs written to {picture}")
     logger.info(f"all {counted(len(found), 'fault')} of {data.title} written to {out}")
+
+
+def image_entries(
+    parts: Mapping[str, ImageSet], classes: Sequence[str]
+) -> dict[ImageEntry, tuple[Tensor, int]]:
+    """Map the split, name and label of each image to its split's images and its place among them."""
+    return {
+        (split, printable(str(name)), label): (part.images, row)
+        for split, part in parts.items()
+        for row, (name, label) in enumerate(
+            zip(part.all_names, part.label_names(classes), strict=True)
+        )
+    }
 
 
 def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:

@@ -69,7 +69,7 @@ class Launch:
 STAGE = ("commit", "versions", "machine", "precision")
 
 
-class Files:
+class RunFiles:
     """What a process writes during a run; this base class writes nothing."""
 
     callbacks: Sequence[Callback] = ()
@@ -96,10 +96,10 @@ class Files:
         return ""
 
 
-NO_FILES = Files()
+NO_FILES = RunFiles()
 
 
-class RunFolder(Files):
+class RunFolder(RunFiles):
     """Writes all files of a run into the folder `path`.
 
     `resumed` is True if the folder already holds this run. `earlier` is the checkpoint to continue

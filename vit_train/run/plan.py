@@ -18,7 +18,7 @@ from vit_train.run.start import Run
 MEASURING = 0.02
 SPARE = 0.05
 # Number of steps before the speed is measured: on a GPU, the last of them captures the graph.
-FIRST = WARM_UP + 1
+MEASURED_FROM = WARM_UP + 1
 # The number of steps after which to wait for the device.
 WAIT_EVERY = 32
 # Number of training images on which the speed of evaluations is measured.
@@ -69,7 +69,9 @@ def seconds_per_evaluated_image(trainer: Trainer, run: Run) -> float:
     """Measure on training images: a run reads its test images only at its end."""
     few = torch.arange(min(EVALUATED, len(run.data.train)))
     images = run.unaugmented(run.data.train.subset(few))
-    for _ in range(FIRST if run.precision.device.type == "cuda" else 0):  # until it is captured
+    for _ in range(
+        MEASURED_FROM if run.precision.device.type == "cuda" else 0
+    ):  # until it is captured
         trainer.evaluate(trainer.eval_model, images)
     began = time.perf_counter()
     trainer.evaluate(trainer.eval_model, images)
@@ -84,11 +86,11 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
         trainer.train_on(draws)
         if trainer.step % WAIT_EVERY == 0:  # else the CPU runs hundreds of steps ahead of a GPU
             trainer.read(trainer.log_averages)
-        if trainer.step == FIRST:
+        if trainer.step == MEASURED_FROM:
             trainer.read(trainer.epoch_averages)  # wait for the device
             began = time.perf_counter()
         # All processes break at the same step.
         elif trainer.processes.any(time.perf_counter() - began > budget):
             break
     trainer.read(trainer.epoch_averages)
-    return (time.perf_counter() - began) / (trainer.step - FIRST)
+    return (time.perf_counter() - began) / (trainer.step - MEASURED_FROM)

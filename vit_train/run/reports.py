@@ -234,9 +234,9 @@ class TensorBoard(Callback):
 
 
 # The largest share of the time for pictures.
-SHARE = 0.005
+PICTURES_SHARE = 0.005
 # Number of images from the first batch to show.
-FIRST = 18
+AUGMENTED = 18
 # Number of images to show with their relevance maps, in one column, because TensorBoard's cards are
 # narrow.
 SHOWN = 4
@@ -245,15 +245,16 @@ SHOWN = 4
 class Pictures(Callback):
     """Adds figures of the results to TensorBoard after the first, the last and some other epochs.
 
-    The other epochs are chosen so that drawing takes at most SHARE of the time. The file `path`
-    holds the latest gallery: images beside the task's pictures of them, such as reconstructions.
+    The other epochs are chosen so that drawing takes at most PICTURES_SHARE of the time. The file
+    `path` holds the latest gallery: images beside the task's pictures of them, such as
+    reconstructions.
     """
 
     def __init__(self, run: Run, board: TensorBoard, path: Path) -> None:
         self.run = run
         self.board = board
         self.path = path
-        self.drawing = TimeShare(SHARE)
+        self.drawing = TimeShare(PICTURES_SHARE)
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
         if run.task.columns and (count := gallery_size(run.task, run.model)):
@@ -294,7 +295,7 @@ class Pictures(Callback):
 
 def draw_first_images(run: Run) -> Figure:
     """Draw the first images of the first epoch as augmented for training, with their labels."""
-    pixels, targets = (each[:FIRST] for each in next(run.image_batches.epoch(0)))
+    pixels, targets = (each[:AUGMENTED] for each in next(run.image_batches.epoch(0)))
     return image_grid(
         run.data.normalize.undo(pixels),
         [label_lines(target, run.data.facts.classes) for target in targets],

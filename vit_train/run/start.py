@@ -29,7 +29,7 @@ from vit_train.model.patches import require_whole_patches
 from vit_train.run.data import (
     RunData,
     chosen_statistics,
-    divided,
+    divide_images,
     seen_by,
     training_batches,
 )
@@ -144,7 +144,7 @@ def resolve(
     seen = seen_by(pretrained, teacher, dataset, config.data)
     if checkpoint:
         seen = checkpoint.seen_before
-    facts, splits, train = divided(dataset, config.data, task, seen)
+    facts, splits, train = divide_images(dataset, config.data, task, seen)
     del dataset  # the splits hold copies
     statistics = chosen_statistics(checkpoint or config.data, pretrained, train.images)
     data = RunData(facts, splits, train, statistics, Normalize(statistics, device))

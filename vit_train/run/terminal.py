@@ -25,7 +25,7 @@ from vit_train.run.start import Run, balances
 from vit_train.trained.folder import for_shell
 
 # The width of lines, and of the labels at their start.
-WIDTH = 80
+LINE_WIDTH = 80
 MARGIN = 8
 # The measures in an epoch's line, with their formats.
 FORMATS = {"loss": ".4f", "acc": ".2%", "tag_acc": ".2%", "map": ".2%"}
@@ -110,7 +110,7 @@ def opening(run: Run, path: Path, origin: str) -> str:
     return "\n".join(
         textwrap.fill(
             line,
-            WIDTH,
+            LINE_WIDTH,
             initial_indent=f"{label:<{MARGIN}}",
             subsequent_indent=" " * MARGIN,
             break_long_words=False,

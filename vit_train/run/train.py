@@ -26,7 +26,7 @@ from vit_train.loop.precision import (
 from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
 from vit_train.run.earlier import Earlier, read_earlier
-from vit_train.run.folder import NO_FILES, Files, Launch, RunFolder
+from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder
 from vit_train.run.start import Run, resolve, with_named_runs
 from vit_train.run.stop import Deadline, stop_on_signals
 from vit_train.trained.folder import Outcome, new_run
@@ -92,7 +92,7 @@ def train_in(
                 processes,
             )
             with advice_on_errors(trainer, run, files):
-                restore(trainer, run, earlier)
+                prepare(trainer, run, earlier)
                 files.open()
 
                 # The loop
@@ -120,7 +120,7 @@ def prepared_device(requested: TrainConfig) -> torch.device:
     return device
 
 
-def restore(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
+def prepare(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
     """Compile the model if the settings say so, and load the checkpoint to continue from."""
     if compiles(run.config.compile, run.precision.device):
         # Compile the model as the next epoch needs it: it may no longer drop patches.
@@ -151,7 +151,7 @@ def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
                 callbacks.on_epoch(trainer, log, val)
 
 
-def test_results(trainer: Trainer, run: Run, files: Files) -> dict[str, Evaluation]:
+def test_results(trainer: Trainer, run: Run, files: RunFiles) -> dict[str, Evaluation]:
     """Evaluate the final weights and, if there is validation, the best weights on the test set.
 
     Return {} for a run that was stopped. A run uses its test set nowhere else, except that
@@ -175,7 +175,7 @@ def test_results(trainer: Trainer, run: Run, files: Files) -> dict[str, Evaluati
 
 
 @contextmanager
-def advice_on_errors(trainer: Trainer, run: Run, files: Files) -> Iterator[None]:
+def advice_on_errors(trainer: Trainer, run: Run, files: RunFiles) -> Iterator[None]:
     """If the block raises an error, add to the message how to fix the error or how to resume.
 
     Also set the run's status to "diverged" (NonFinite) or "failed". In any case, free the trainer's

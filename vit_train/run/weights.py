@@ -102,7 +102,7 @@ def start_from(
         rows = [pretrained.classes.index(name) for name in classes]
         state |= {key: state[key][rows] for key in state if key.startswith("head.")}
     ours.load_state_dict(state, strict=False)
-    return describe(config, pretrained, ours, fresh)
+    return describe_weights(config, pretrained, ours, fresh)
 
 
 def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> str:
@@ -121,7 +121,9 @@ def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> st
     )
 
 
-def describe(config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str) -> str:
+def describe_weights(
+    config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str
+) -> str:
     """Describe which pretrained weights are used, and why others are not."""
     layout = f" ({pretrained.layout}'s layout)" if pretrained.layout else ""
     positions = ""
