@@ -76,7 +76,7 @@ def report_data(config: DataReportConfig) -> None:
 def image_entries(
     parts: Mapping[str, ImageSet], classes: Sequence[str]
 ) -> dict[ImageEntry, tuple[Tensor, int]]:
-    """Map the split, name and label of each image to its split's images and its place among them."""
+    """Map the split, name and label of each image to its split's images and its place there."""
     return {
         (split, printable(str(name)), label): (part.images, row)
         for split, part in parts.items()
