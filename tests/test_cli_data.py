@@ -167,7 +167,12 @@ def test_images_that_are_higher_than_wide_are_used_like_square_ones(run: Run) ->
     run.succeeds("vit-explain", "ckpt=run", "method=all")
     run.succeeds("vit-export", "ckpt=run", "out=exported.safetensors", "format=safetensors")
     run.fails("that are not square", "vit-export", "ckpt=run", "format=timm", "out=timm")
-    run.fails("supports only square images", "vit-explain", "ckpt=run", "html=demo.html")
+    run.fails(
+        "html= does not support images that are not square",
+        "vit-explain",
+        "ckpt=run",
+        "html=demo.html",
+    )
     # Fine-tuning takes the shape of the images, too, and may change it.
     again = ["vit-train", "data=folder", "data.root=bright", "init_from=exported.safetensors"]
     once = ["train.epochs=1", "train.batch_size=8"]

@@ -28,7 +28,7 @@ from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import pretrained
 from vit_train.model.build import build
 from vit_train.model.vit import VisionTransformer
-from vit_train.run.start import start_from
+from vit_train.run.weights import start_from
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import FOLDER
 from vit_train.trained.model import Trained

@@ -177,7 +177,7 @@ def test_batches_follow_the_memory_of_the_machine(
 DAMAGED = {
     "summary.json": ("vit-results run", b'{"status": ', b"\xff\0", b'{"status": "finished"}'),
     "metrics.csv": ("vit-results run", b"epoch,loss\n1", b"\xff\0", b"images_seen\nx\n"),
-    "config.yaml": ("vit-train config=run", b"model: {", b"\xff\0", b"[1, 2]", b"a: !!bool x"),
+    "requested.yaml": ("vit-train config=run", b"model: {", b"\xff\0", b"[1, 2]", b"a: !!bool x"),
     "checkpoints/best.safetensors": ("vit-eval ckpt=run", b"", b"\xff\0" * 99, b"[1, 2]"),
 }
 

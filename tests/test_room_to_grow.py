@@ -201,7 +201,8 @@ def test_unregistered_parts_are_refused(
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
     vit_train.train(config, tmp_path / "run")
-    assert getattr(vit_train.load(tmp_path / "run").meta.config, group) == part
+    used = getattr(vit_train.load(tmp_path / "run").meta.config, group)
+    assert used == part.settled()
 
 
 class NoisyMlp(nn.Module):

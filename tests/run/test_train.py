@@ -34,9 +34,10 @@ from vit_train.loop import precision, schedule
 from vit_train.loop.distributed import ALONE, Processes
 from vit_train.loop.metrics import wilson_interval
 from vit_train.model.build import build
+from vit_train.run import parts as run_parts
 from vit_train.run import plan, start
 from vit_train.run.data import training_batches
-from vit_train.run.start import Run as Parts
+from vit_train.run.parts import Run as Parts
 from vit_train.run.start import resolve
 from vit_train.run.stop import Deadline
 from vit_train.run.terminal import opening
@@ -260,7 +261,7 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
 ) -> None:
     """Counting keeps the attention of all layers, which fused kernels never store."""
     assert parts().flops is not None
-    monkeypatch.setattr(start, "memory_bytes", lambda: 1000.0)
+    monkeypatch.setattr(run_parts, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
 

@@ -13,7 +13,7 @@ from vit_train.config.run import TrainConfig, default_settings
 from vit_train.config.training import BEST, LAST
 from vit_train.loop import resuming
 from vit_train.loop.trainer import Trainer
-from vit_train.run.start import Run
+from vit_train.run.parts import Run
 from vit_train.trained.checkpoint import Checkpoint, Extended
 from vit_train.trained.folder import CHECKPOINTS, finished_run, run_folder
 

@@ -28,6 +28,7 @@ from vit_train.loop.resuming import state_of
 from vit_train.loop.state import Best, State
 from vit_train.loop.trainer import Callback, Trainer
 from vit_train.run.earlier import Earlier
+from vit_train.run.parts import Run
 from vit_train.run.reports import (
     MetricsCsv,
     Pictures,
@@ -39,7 +40,6 @@ from vit_train.run.reports import (
     truncate_reports,
 )
 from vit_train.run.saver import CheckpointManager
-from vit_train.run.start import Run
 from vit_train.run.terminal import (
     Terminal,
     hint,

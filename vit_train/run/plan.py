@@ -12,7 +12,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted
 from vit_train.loop.compile import WARM_UP, compiles
 from vit_train.loop.trainer import Trainer
-from vit_train.run.start import Run
+from vit_train.run.parts import Run
 
 # Share of train.minutes for measuring the speed, and share left in case training becomes slower.
 MEASURING = 0.02

@@ -27,7 +27,8 @@ from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
 from vit_train.run.earlier import Earlier, read_earlier
 from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder
-from vit_train.run.start import Run, resolve, with_named_runs
+from vit_train.run.parts import Run
+from vit_train.run.start import resolve, with_named_runs
 from vit_train.run.stop import Deadline, stop_on_signals
 from vit_train.trained.folder import Outcome, new_run
 from vit_train.trained.provenance import command_line
