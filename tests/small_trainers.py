@@ -61,5 +61,6 @@ def make_trainer(
 def fit(trainer: Trainer, validated: bool = False) -> Trainer:
     """Train to the end, validated on the batches of the first epoch if asked for."""
     loader: Any = trainer.train_loader
-    train_epochs(trainer, loader.epochs[0] if validated else None)
+    with trainer.workers:
+        train_epochs(trainer, loader.epochs[0] if validated else None)
     return trainer

@@ -62,7 +62,8 @@ def result(processes: Processes) -> dict:
     run = TrainConfig(optim=AdamWConfig(), train=loop)
     fp32 = Precision("fp32", CPU)
     trainer = Trainer(model, task, train, run, fp32, processes=processes)
-    train_epochs(trainer, None)
+    with trainer.workers:
+        train_epochs(trainer, None)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     evaluated = trainer.evaluate(model.float(), val)
     return {"steps": trainer.step, "seen": trainer.images_seen, "weights": weights,

@@ -97,7 +97,8 @@ def train_in(
                 files.open()
 
                 # The loop
-                with files.shown(trainer), stop_on_signals(trainer) as received:
+                shown = files.shown(trainer)
+                with shown, trainer.workers, stop_on_signals(trainer) as received:
                     train_epochs(trainer, run.validation_batches)
 
                     # The test, once
@@ -132,24 +133,26 @@ def prepare(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
 
 
 def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
-    """Train until the last epoch, or until something has called `trainer.stop`."""
+    """Train until the last epoch, or until something has called `trainer.stop`.
+
+    Call this within `trainer.workers`.
+    """
     callbacks = trainer.callbacks
     trainer.begin()
-    with trainer.workers:
-        while not trainer.finished:
-            for draws in trainer.draws():
-                if trainer.must_stop():
-                    callbacks.on_stop(trainer)
-                    return
-                trainer.train_on(draws)
-                if log := trainer.log_if_due():
-                    with trainer.paused():
-                        callbacks.on_log(trainer, log)
-                callbacks.on_step(trainer)
-            log = trainer.end_epoch()
-            val = None if val_loader is None else trainer.validate(val_loader)
-            with trainer.paused():
-                callbacks.on_epoch(trainer, log, val)
+    while not trainer.finished:
+        for draws in trainer.draws():
+            if trainer.must_stop():
+                callbacks.on_stop(trainer)
+                return
+            trainer.train_on(draws)
+            if log := trainer.log_if_due():
+                with trainer.paused():
+                    callbacks.on_log(trainer, log)
+            callbacks.on_step(trainer)
+        log = trainer.end_epoch()
+        val = None if val_loader is None else trainer.validate(val_loader)
+        with trainer.paused():
+            callbacks.on_epoch(trainer, log, val)
 
 
 def test_results(trainer: Trainer, run: Run, files: RunFiles) -> dict[str, Evaluation]:
@@ -162,16 +165,15 @@ def test_results(trainer: Trainer, run: Run, files: RunFiles) -> dict[str, Evalu
         return {}
     loader = run.unaugmented(run.data.splits.test)
     best = trainer.best
-    with trainer.workers:
-        results = {"final": trainer.evaluate(trainer.eval_model, loader)}
-        if best is not None and best.epoch == trainer.epoch:
-            results["best"] = results["final"]
-        elif best is not None:
-            weights = run.processes.broadcast(files.best_weights())
-            if weights is not None:
-                model = run.task.build_model().to(run.precision.device)
-                model.load_state_dict(weights)
-                results["best"] = trainer.evaluate(model, loader)
+    results = {"final": trainer.evaluate(trainer.eval_model, loader)}
+    if best is not None and best.epoch == trainer.epoch:
+        results["best"] = results["final"]
+    elif best is not None:
+        weights = run.processes.broadcast(files.best_weights())
+        if weights is not None:
+            model = run.task.build_model().to(run.precision.device)
+            model.load_state_dict(weights)
+            results["best"] = trainer.evaluate(model, loader)
     return results
 
 
