@@ -101,7 +101,7 @@ WORDS = {
 }
 # Settings are compared by their effects, because they may get other names.
 NOT_COMPARED = {
-    *("config.yaml", "config", "command", "date", "fingerprint"),
+    *("config.yaml", "requested.yaml", "config", "command", "date", "fingerprint"),
     *("images_per_s", "train/images_per_s", "seconds", "bf16_speedup"),
 }
 REPLACED = {
