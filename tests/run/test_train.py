@@ -24,7 +24,7 @@ from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.config.data import ShapesConfig
 from vit_train.config.model import ViTConfig
-from vit_train.config.run import TrainConfig
+from vit_train.config.run import TrainConfig, with_defaults, with_settings
 from vit_train.config.tasks import ClassifyConfig, ReconstructConfig, TaskConfig
 from vit_train.config.training import AdamWConfig, LoopConfig
 from vit_train.data.dataset import Dataset, load_dataset
@@ -439,3 +439,18 @@ def test_python_trains_as_the_same_settings_on_the_command_line_do(
     for state in states[1:]:
         torch.testing.assert_close(state.model, states[0].model, rtol=0, atol=0)
         assert state.config | {"config": None} == states[0].config
+
+
+def test_pretrained_weights_decide_only_what_is_open() -> None:
+    config = with_defaults(TrainConfig())
+    own = ViTConfig(embed_dim=16, mlp_dim=48)
+    pretrained: Any = SimpleNamespace(
+        config=own, image_size=48, layout="timm", state={}, statistics=None
+    )
+    assert "data.image_size" not in start.fine_tuning(config, pretrained)  # of images of one's own
+    assert start.fine_tuning(config, pretrained)["train.epochs"] == 20
+    timed = with_settings(config, {"train.minutes": 1.0})
+    assert "train.epochs" not in start.fine_tuning(timed, pretrained)
+    assert start.shape_of(pretrained, config)["model.mlp_dim"] == 48
+    narrow = with_settings(config, {"model.mlp_ratio": 2.0})
+    assert "model.mlp_dim" not in start.shape_of(pretrained, narrow)
