@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,17 @@ import pytest
 import torch
 from checkpoints import forge, rewrite
 from conftest import SMALL, Run, SmallRun, write_images
+from omegaconf import OmegaConf
 from torch import Tensor
 
 import vit_train
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
+from vit_train.commands.rerun import distrust
+from vit_train.config.data import Cifar10Config
 from vit_train.config.model import CnnConfig
+from vit_train.config.run import TrainConfig, preset_urls, with_defaults
 from vit_train.loop.state import AveragesState, RandomState
 from vit_train.model.build import build, forward_bytes, require_model_fits
 from vit_train.model.vit import VisionTransformer
@@ -214,3 +219,12 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
         "a": [None, {"b": None}],
         "c": [1, 0.5],
     }
+
+
+def test_a_foreign_run_is_repeated_without_its_downloads() -> None:
+    data = Cifar10Config(download=True, urls=["http://127.0.0.1/forged"])
+    stored = asdict(with_defaults(TrainConfig(data=data)))
+    settings = OmegaConf.create(stored)
+    distrust(settings, stored, [])
+    assert not settings.data.download
+    assert list(settings.data.urls) == preset_urls("cifar10") != data.urls
