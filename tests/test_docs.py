@@ -134,9 +134,7 @@ def test_make_has_the_targets_that_are_named() -> None:
 
 
 @pytest.fixture
-def workplace(
-    run: Run, small_run: SmallRun, every_figure_is_drawn: None, monkeypatch: pytest.MonkeyPatch
-) -> Run:
+def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A folder with small copies of all that the documentation mentions, and a finished run."""
     small_cifar(monkeypatch, Path("data"), CIFAR10)
     small_cifar(monkeypatch, Path("data"), CIFAR100, "fine_labels")
