@@ -489,6 +489,11 @@ def test_a_run_is_repeated_from_its_settings(run: Run, small_run: SmallRun) -> N
     config = summary(str(other))["config"]
     assert config["model"]["widths"] == [8] and config["data"]["train_images"] == 200
     assert (config["name"], config["notes"], config["config"]) == ("a CNN", "to compare", None)
+    # Its data may be of another kind, and its settings may be damaged.
+    table = ["data=table", "data.file=nowhere.csv"]
+    run.fails("nowhere.csv cannot be read", "vit-train", "config=run", *table)
+    Path("run/requested.yaml").write_text("model: 3", encoding="utf-8")
+    run.fails("the config's model must be one of", "vit-train", "config=run")
 
 
 def test_a_choice_that_the_run_already_has_changes_nothing_else(run: Run) -> None:

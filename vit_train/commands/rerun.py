@@ -4,7 +4,7 @@ With `config=`, the command line may change any of the settings; with `resume=`,
 `fork=`, only some of them.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,15 +97,15 @@ def changed(
     or names an `experiment`, which would replace the settings.
     """
     OmegaConf.resolve(composed)
-    same = [f"{key}={stored.get(key, {}).get('name')}" for key in CHOSEN_BY_NAME]
-    keys = [key for key in keys_of([each for each in overrides if each not in same])]
-    keys = [key for key in keys if key != argument]
+    own = dict(flatten(as_saved(stored)))
+    same = [key for key in CHOSEN_BY_NAME if f"{key}={own.get(f'{key}.name')}" in overrides]
+    keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
     if "experiment" in keys and argument != "resume":
         raise ValueError(f"{argument}= and experiment= cannot be combined: use only one of them")
-    require_changeable(argument, keys, stored, composed)
+    require_changeable(argument, keys, own, composed)
     settings = OmegaConf.create(stored)
     distrust(settings, stored, keys)
-    if "data.file" in keys and str(Path(stored["data"]["file"]).parent) == stored["data"]["root"]:
+    if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
         settings.data.root = ""  # a table's folder, which is now that of the new file
     says = declared()
     for key in (key for key in keys if may_change(key, argument, says)):
@@ -116,10 +116,12 @@ def changed(
 
 
 def require_changeable(
-    argument: str, keys: Iterable[str], stored: dict[str, Any], composed: DictConfig
+    argument: str, keys: Iterable[str], own: Mapping[str, Any], composed: DictConfig
 ) -> None:
-    """Raise ValueError if one of `keys` changes a setting of the run that `argument` keeps."""
-    own = dict(flatten(as_saved(stored)))
+    """Raise ValueError if one of `keys` changes a setting of the run that `argument` keeps.
+
+    `own` has the run's settings.
+    """
     wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
     says = declared()
     kept = [name for name in own if name != argument and not may_change(name, argument, says)]

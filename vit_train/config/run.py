@@ -281,9 +281,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
-        part = stored.get(group, {})
-        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
-        if not isinstance(name, str) or (group in needed and name not in classes):
+        name = choice_of(stored, group)
+        if name is None or (group in needed and name not in classes):
             raise ValueError(
                 f"the config's {group} must be one of: {', '.join(classes)}; if your own "
                 "module registers another one, add import=MODULE"
@@ -366,18 +365,26 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
     """Replace null in a run's settings by the values that a run saves if nothing else says."""
     saved = dict(settings)
     for group, kind in kinds_of(settings).items():
-        values = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
-        unset = {name: value for name, value in values.items() if saved[group].get(name) is None}
-        saved[group] = saved[group] | {name: unset[name] for name in unset.keys() & saved[group]}
+        otherwise = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
+        saved[group] = {
+            name: otherwise.get(name) if value is None else value
+            for name, value in settings[group].items()
+        }
     return saved
+
+
+def choice_of(settings: dict[str, Any], group: str) -> str | None:
+    """Return the name of a run's choice for a group; None if the settings do not state it."""
+    part = settings.get(group, {})
+    name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def kinds_of(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the known classes of the groups of a run's settings, by the groups' names."""
     found = {"train": LoopConfig}
     for group, classes in CHOSEN_BY_NAME.items():
-        part = settings.get(group)
-        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
+        name = choice_of(settings, group)
         if name in classes:
             found[group] = classes[name]
     return {group: kind for group, kind in found.items() if isinstance(settings.get(group), dict)}

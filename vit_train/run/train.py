@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -81,8 +80,9 @@ def train_in(
                 earlier.require_same(run)
 
             # What is written. Only the main process writes.
-            write = partial(RunFolder, path, requested, run, launch, earlier, resumed)
-            files = write() if processes.is_main else NO_FILES
+            files = NO_FILES
+            if processes.is_main:
+                files = RunFolder(path, requested, run, launch, earlier, resumed)
             trainer = Trainer(
                 run.model,
                 run.task,
