@@ -1,15 +1,133 @@
-"""`seed=auto`: compare two combinations of settings with as many seeds as a test needs."""
+"""The jobs of a sweep, and `seed=auto`, which adds seeds until two settings can be told apart.
+
+A sweep continues after a failed job, and lists the failed jobs at its end.
+"""
 
 import argparse
+import contextlib
 import math
-from collections.abc import Callable
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
+from typing import Any, TextIO
 
+import hydra.utils
+from hydra._internal.utils import _run_hydra
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
 from vit_train.base.text import counted, printable
-from vit_train.commands.command import AUTO, quoted
+from vit_train.commands.command import AUTO, flag_parser, import_own_parts, quoted
+from vit_train.commands.errors import EXPECTED, explain, short_errors
+from vit_train.config.run import CONF_DIR
+from vit_train.trained.folder import Outcome, for_shell, resume_command
+
+# From Hydra 1.4 on, a program lists what Hydra may run for a config: its launchers and sweepers,
+# and logging.
+allow: Any = getattr(hydra.utils, "execution_whitelist", None)
+EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
+
+
+class Sweep:
+    """Run one job, or the jobs of a sweep in turn; record which jobs stopped early or failed.
+
+    `job` starts or resumes a run, given the composed config and Hydra's settings.
+    """
+
+    def __init__(self, job: Callable[[DictConfig, HydraConf], Outcome]) -> None:
+        self.job = job
+        self.jobs = 0
+        self.folder = ""
+        self.argv = sys.argv
+        self.stopped: list[Path] = []
+        self.failures: list[str] = []
+
+    def run(self, composed: DictConfig) -> float | None:
+        """Start or resume a run, and return its best validation score.
+
+        Sweepers such as Optuna optimize this score. Return None if the job of a sweep fails or
+        stops early, or if the run has no score.
+        """
+        settings = HydraConfig.get()
+        in_sweep = settings.mode == RunMode.MULTIRUN
+        with self.errors(settings) if in_sweep else short_errors("vit-train"):
+            sys.argv = self.argv  # for a job in another process, such as Slurm's
+            import_own_parts()
+            if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
+                raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
+            outcome = self.job(composed, settings)
+            if not outcome.finished:
+                self.stopped.append(outcome.folder)
+            if outcome.exit_status:
+                sys.exit(outcome.exit_status)
+            return outcome.score if outcome.finished else None
+        return None
+
+    @contextlib.contextmanager
+    def errors(self, settings: HydraConf) -> Iterator[None]:
+        """Print and record an error of a job instead of raising it, so that the sweep continues.
+
+        Launchers other than Hydra's BasicLauncher run jobs in other processes, and report errors
+        themselves; with such a launcher, errors are raised.
+        """
+        if not str(settings.launcher._target_).endswith("BasicLauncher"):
+            yield
+            return
+        self.jobs += 1
+        self.folder = settings.sweep.dir
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, EXPECTED):
+                say(traceback.format_exc(), sys.stderr)
+            job = settings.job
+            message = printable(f"{job.override_dirname or job.num}: {explain(error)}", keep="\n")
+            print(f"vit-train: job {job.num} failed: {message}", file=sys.stderr)
+            self.failures.append(f"  job {job.num}, {message}")
+
+    def launch(self, flags: argparse.Namespace) -> Path | None:
+        """Run what `flags` describe; return the sweep's folder if all its jobs have finished."""
+        with allow(EXECUTED) if allow else contextlib.nullcontext():
+            _run_hydra(flags, flag_parser(), self.run, str(CONF_DIR), "train")
+        return None if self.failures or self.stopped else Path(self.folder)
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """After the block, report on the jobs of a sweep, and exit with status 1 if any failed."""
+        try:
+            yield
+        except ValueError:
+            if not (self.failures or self.stopped):  # else, they are listed below
+                raise
+        finally:
+            if self.jobs:  # a single run reports its own end
+                self.report()
+        if self.failures:
+            sys.exit(1)
+
+    def report(self) -> None:
+        """Print how many jobs of a sweep finished, and list those that stopped early or failed."""
+        finished = self.jobs - len(self.failures) - len(self.stopped)
+        print(f"{finished} of {self.jobs} jobs finished")
+        if finished:
+            runs = for_shell(Path(self.folder))
+            say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
+        if self.stopped:
+            commands = map(resume_command, self.stopped)
+            say("\n  ".join(("jobs that stopped early; resume each job with:", *commands)))
+        if self.failures:
+            print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    print(printable(text, keep="\n"), file=file)
+
 
 EXACTLY_TWO = (
     f"{AUTO} compares two combinations of settings, but this sweep has {{}}: give exactly one "

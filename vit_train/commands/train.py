@@ -1,34 +1,25 @@
-"""vit-train: one run, or a sweep.
+"""vit-train: one run, new or resumed, and the folder that it gets; see sweep.py for several."""
 
-A sweep continues after a failed job, and lists the failed jobs at its end.
-"""
-
-import argparse
 import contextlib
 import os
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-import hydra.utils
-from hydra._internal.utils import _run_hydra
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.base.text import file_name, printable
+from vit_train.base.text import file_name
 from vit_train.commands.command import (
     AUTO,
-    flag_parser,
-    import_own_parts,
     read_command,
 )
-from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
+from vit_train.commands.errors import require_known, short_errors
+from vit_train.commands.sweep import Sweep, allow, run_until_decided, say
 from vit_train.config.run import (
-    CONF_DIR,
     CONTINUED,
     GROUPS,
     IMPORT,
@@ -45,110 +36,12 @@ from vit_train.trained.folder import (
     last_checkpoint,
     new_run,
     removed_if_empty,
-    resume_command,
     resumed_run,
     sole_writer,
 )
 
 if TYPE_CHECKING:  # needs torch
     from vit_train.run.folder import Launch
-
-
-class Sweep:
-    """Run one job, or the jobs of a sweep in turn; record which jobs stopped early or failed."""
-
-    def __init__(self) -> None:
-        self.jobs = 0
-        self.folder = ""
-        self.argv = sys.argv
-        self.stopped: list[Path] = []
-        self.failures: list[str] = []
-
-    def run(self, composed: DictConfig) -> float | None:
-        """Start or resume a run, and return its best validation score.
-
-        Sweepers such as Optuna optimize this score. Return None if the job of a sweep fails or
-        stops early, or if the run has no score.
-        """
-        settings = HydraConfig.get()
-        in_sweep = settings.mode == RunMode.MULTIRUN
-        with self.errors(settings) if in_sweep else short_errors("vit-train"):
-            sys.argv = self.argv  # for a job in another process, such as Slurm's
-            import_own_parts()
-            if OmegaConf.get_type(composed) is not TrainConfig:
-                raise ValueError(
-                    f"the config file of --config-name={settings.job.config_name} must begin with "
-                    "'defaults: [train, _self_]'. To repeat a run, use config= with the run's "
-                    "folder instead of --config-name"
-                )
-            if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
-                raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
-            outcome = (start if composed.resume is None else resume)(composed, settings)
-            if not outcome.finished:
-                self.stopped.append(outcome.folder)
-            if outcome.exit_status:
-                sys.exit(outcome.exit_status)
-            return outcome.score if outcome.finished else None
-        return None
-
-    @contextlib.contextmanager
-    def errors(self, settings: HydraConf) -> Iterator[None]:
-        """Print and record an error of a job instead of raising it, so that the sweep continues.
-
-        Launchers other than Hydra's BasicLauncher run jobs in other processes, and report errors
-        themselves; with such a launcher, errors are raised.
-        """
-        if not str(settings.launcher._target_).endswith("BasicLauncher"):
-            yield
-            return
-        self.jobs = self.jobs + 1
-        self.folder = settings.sweep.dir
-        try:
-            yield
-        except Exception as error:
-            if not isinstance(error, EXPECTED):
-                say(traceback.format_exc(), sys.stderr)
-            job = settings.job
-            message = printable(f"{job.override_dirname or job.num}: {explain(error)}", keep="\n")
-            print(f"vit-train: job {job.num} failed: {message}", file=sys.stderr)
-            self.failures.append(f"  job {job.num}, {message}")
-
-    def launch(self, flags: argparse.Namespace) -> Path | None:
-        """Run what `flags` describe; return the sweep's folder if all its jobs have finished."""
-        with allow(EXECUTED) if allow else contextlib.nullcontext():
-            _run_hydra(flags, flag_parser(), self.run, str(CONF_DIR), "train")
-        return None if self.failures or self.stopped else Path(self.folder)
-
-    @contextlib.contextmanager
-    def reported(self) -> Iterator[None]:
-        """After the block, report on the jobs of a sweep, and exit with status 1 if any failed."""
-        try:
-            yield
-        except ValueError:
-            if not (self.failures or self.stopped):  # else, they are listed below
-                raise
-        finally:
-            if self.jobs:  # a single run reports its own end
-                self.report()
-        if self.failures:
-            sys.exit(1)
-
-    def report(self) -> None:
-        """Print how many jobs of a sweep finished, and list those that stopped early or failed."""
-        finished = self.jobs - len(self.failures) - len(self.stopped)
-        print(f"{finished} of {self.jobs} jobs finished")
-        if finished:
-            runs = for_shell(Path(self.folder))
-            say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
-        if self.stopped:
-            commands = map(resume_command, self.stopped)
-            say("\n  ".join(("jobs that stopped early; resume each job with:", *commands)))
-        if self.failures:
-            print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
-
-
-def say(text: str, file: TextIO | None = None) -> None:
-    print(printable(text, keep="\n"), file=file)
 
 
 ABOUT = """\
@@ -162,6 +55,16 @@ IS_MAIN = os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1"
 # folder for a restart.
 ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
+
+
+def start_or_resume(composed: DictConfig, settings: HydraConf) -> Outcome:
+    if OmegaConf.get_type(composed) is not TrainConfig:
+        raise ValueError(
+            f"the config file of --config-name={settings.job.config_name} must begin with "
+            "'defaults: [train, _self_]'. To repeat a run, use config= with the run's folder "
+            "instead of --config-name"
+        )
+    return (start if composed.resume is None else resume)(composed, settings)
 
 
 def start(composed: DictConfig, settings: HydraConf) -> Outcome:
@@ -312,10 +215,6 @@ def job_folder(number: int) -> str:
     return file_name("-".join(words)) or str(number)
 
 
-# From Hydra 1.4 on, a program lists what Hydra may run for a config: its launchers and sweepers,
-# and logging.
-allow: Any = getattr(hydra.utils, "execution_whitelist", None)
-EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
 # Not in main, because the processes of Slurm only import this module.
 register: Any = OmegaConf.register_resolver if allow else OmegaConf.register_new_resolver
 register("new_run_folder", new_run_folder, replace=True)
@@ -323,7 +222,7 @@ register("job_folder", job_folder, replace=True)
 
 
 def main() -> None:
-    sweep = Sweep()
+    sweep = Sweep(start_or_resume)
     with short_errors("vit-train"):
         flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume")
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
@@ -333,8 +232,6 @@ def main() -> None:
 
         with sweep.reported():
             if AUTO in flags.overrides:
-                from vit_train.commands.sweep import run_until_decided  # rarely needed
-
                 flags.multirun = True
                 run_until_decided(flags, sweep.launch)
             else:

@@ -32,14 +32,13 @@ IMAGES_PER_PART = 256
 class ImagesOnDisk:
     """Images uint8 (N,C,H,W) that stay in a file: the `rows` (N,) of a file of (C,H,W) images.
 
-    They are read when they are indexed, and mirrored if `is_mirrored`. They have only those methods
-    of a tensor that read no more than they return.
+    They are read when they are indexed. They have only those methods of a tensor that read no more
+    than they return.
     """
 
     path: Path
     image_shape: tuple[int, ...]
     rows: Tensor
-    is_mirrored: bool = False
 
     device = torch.device("cpu")
 
@@ -55,8 +54,7 @@ class ImagesOnDisk:
             for image, row in zip(images.numpy(), rows.flatten().tolist(), strict=True):
                 file.seek(row * size)
                 file.readinto(image)
-        images = images.view(*rows.shape, *self.image_shape)
-        return images.flip(-1) if self.is_mirrored else images
+        return images.view(*rows.shape, *self.image_shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,10 +66,6 @@ class ImagesOnDisk:
 
     def split(self, count: int) -> Iterator[Tensor]:
         return (self[first : first + count] for first in range(0, max(1, len(self)), count))
-
-    def flip(self, axis: int) -> "ImagesOnDisk":
-        """Return the images mirrored left to right; `axis` must be 3."""
-        return replace(self, is_mirrored=not self.is_mirrored)
 
     def to(self, device: torch.device) -> Tensor:
         return self[:].to(device)
