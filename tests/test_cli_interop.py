@@ -260,6 +260,12 @@ def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
     run.says("norm_eps", "vit-results", "run", "random", "--out=.")
 
 
+def test_an_assumed_activation_is_the_one_set(run: Run) -> None:
+    save("x.safetensors", STATE)
+    found = pretrained("x.safetensors", replace(CONFIG, activation="gelu_tanh"))
+    assert found.config.activation == "gelu_tanh" and "activation" in found.assumed
+
+
 def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:
     """As in DeiT-III and FlexiViT."""
     positions = STATE["pos_embed"][:, 1:].contiguous()
@@ -267,6 +273,12 @@ def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:
     table = pretrained("x.safetensors", CONFIG).state["pos_embed.0.weight"]
     assert table.shape == (1, 101, 16) and not table[:, 0].any()
     assert torch.equal(table[:, 1:], positions)
+
+
+def test_a_run_can_start_from_the_builtin_model() -> None:
+    found = pretrained("builtin:cifar10", CONFIG)
+    assert found.classes is not None and found.classes[3] == "cat" and found.statistics is not None
+    assert len(found.state["head.weight"]) == 10 and not found.left
 
 
 def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) -> None:

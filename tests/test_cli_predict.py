@@ -249,6 +249,19 @@ def test_another_programs_calibration_file_is_left_alone(
     assert note.read_text(encoding="utf-8") == text
 
 
+def test_the_calibration_of_a_checkpoint_outside_a_run_is_beside_it(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished")
+    shutil.copy("run/checkpoints/best.safetensors", "mine.pt")
+    (note := Path("calibration.json")).write_text("[]", encoding="utf-8")
+    run.says("the calibration is not saved", "vit-eval", "ckpt=mine.pt")
+    assert note.read_text(encoding="utf-8") == "[]"
+    note.unlink()
+    run.succeeds("vit-eval", "ckpt=mine.pt")
+    assert vit_train.load("mine.pt").meta.temperature is not None
+
+
 def test_a_temperature_in_another_precision_is_not_saved(run: Run, small_run: SmallRun) -> None:
     note = small_run("finished") / "calibration.json"
     run.succeeds("vit-eval", "ckpt=run")

@@ -159,6 +159,17 @@ def test_other_kinds_of_hugging_face_are_refused(run: Run, kind: str) -> None:
     run.fails(OTHERS[kind], "vit-train", *FITTING, "init_from=theirs")
 
 
+def test_timms_rotary_and_gated_models_are_refused_by_name(run: Run) -> None:
+    import timm
+    from timm.layers import SwiGLUPacked
+
+    dinov3 = timm.create_model("vit_small_patch16_dinov3", depth=1, embed_dim=DIM, num_heads=HEADS)
+    gated = timm_model(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
+    for model, words in ((dinov3, "rotary positions of timm's EVA"), (gated, "a SwiGLU MLP")):
+        torch.save(model.state_dict(), "x.pth")
+        run.fails(words, "vit-train", *FITTING, "init_from=x.pth")
+
+
 # No command writes vit-pytorch's weights.
 @pytest.mark.parametrize(
     "library, form", [each for each in FORMS if each[0] != "vit-pytorch"], ids=str

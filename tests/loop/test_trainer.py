@@ -383,3 +383,16 @@ def test_processes_agree_to_stop_every_few_steps() -> None:
     trainer.processes, trainer.ask_every, trainer.log_seconds = Asking(), 4, math.inf
     fit(trainer, validated=True)
     assert trainer.step == 4 and asked == [0, 4, 4]
+
+
+def test_the_first_reason_to_stop_is_the_one_that_stays() -> None:
+    """Within a step, and in the steps until the processes agree."""
+
+    def stop_twice(trainer: Trainer) -> None:
+        trainer.stop(f"at step {trainer.step}")
+        trainer.stop()
+
+    trainer = trainer_of(data(), Recorder(stop_twice))
+    trainer.ask_every, trainer.log_seconds = 4, math.inf
+    fit(trainer, validated=True)
+    assert trainer.step == 4 and trainer.stop_reason == "at step 1"

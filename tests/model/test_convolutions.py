@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from vit_train.config.model import CnnConfig, FastCnnConfig, ResNetConfig, ViTConfig
 from vit_train.model.build import build
 from vit_train.model.patches import ConvStem, PatchEmbed
+from vit_train.model.vit import VisionTransformer
 
 CONV = ViTConfig(stem="conv", embed_dim=8)
 
@@ -37,6 +38,12 @@ def test_normed_patches_have_a_norm_before_and_after_their_map() -> None:
     torch.testing.assert_close(embed(images), expected, rtol=1e-10, atol=1e-12)
 
 
+def test_a_model_has_a_conv_stem_instead_of_patches() -> None:
+    model = VisionTransformer(ViTConfig(stem="conv", embed_dim=16, depth=1))
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert sum(p.numel() for p in model.patch_embed.parameters()) == 27 * 64 + 9 * 64 * 16
+
+
 def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
     torch.manual_seed(0)
     embed = PatchEmbed(ViTConfig(embed_dim=10, num_heads=2, patch_overlap=1), 3).double()
@@ -65,6 +72,11 @@ def test_the_image_is_halved_where_the_width_grows() -> None:
     images = torch.randn(1, 3, 32, 32)
     assert cnn.features(images).shape == (1, 128, 8, 8)
     assert resnet.stages(resnet.stem(images)).shape == (1, 64, 8, 8)
+
+
+def test_a_cnn_may_halve_the_image_down_to_one_pixel() -> None:
+    model = build(CnnConfig(widths=[4, 8, 16, 32]), (3, 8, 8), 10)
+    assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
 
 
 def test_the_fast_cnn_is_convolutions_of_whitened_patches() -> None:

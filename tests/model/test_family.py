@@ -16,6 +16,12 @@ from vit_train.model.vit import Block, Encoder, VisionTransformer, init_mimetic
 from vit_train.tasks import make_task
 
 
+@pytest.mark.parametrize("dim", [8, 128])
+def test_a_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d(dim: int) -> None:
+    config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
+    assert sum(each.numel() for each in Block(config).parameters()) == 12 * dim**2 + 9 * dim
+
+
 def test_post_ln_is_that_of_torch_transformer_encoder_layer() -> None:
     torch.manual_seed(0)
     ours = Block(ViTConfig(embed_dim=24, num_heads=4, pre_norm=False)).double().eval()

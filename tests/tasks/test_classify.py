@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from small_trainers import GivenBatches, batches_of, make_trainer
 from torch import Tensor, nn
 
-from vit_train.config.model import ModelConfig, ViTConfig
+from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.config.training import AdamWConfig
 from vit_train.tasks.classify import Classify, correct_predictions
@@ -52,6 +52,11 @@ def test_pictures_are_maps_of_where_the_class_token_looks() -> None:
     assert first[1].max() == 0 and second[1].flatten().nonzero().tolist() == [[15]]
     assert torch.equal(together, (first + second) / 2)
     assert together.flatten(1).argmax(1).tolist() == [5, 15] and together[1].max() == 0.25
+
+
+def test_a_model_without_a_class_token_has_no_pictures() -> None:
+    for model in (CnnConfig(), ViTConfig(head="gap")):
+        assert Classify(ClassifyConfig(), model, (3, 16, 16), 10).columns == ()
 
 
 WEIGHTS = [0.3, 1.0, 2.5]

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, f1_score
 from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import TagsConfig
 from vit_train.evaluate.compare import compare, verdict
-from vit_train.loop.tagging import Tagging, TagPredictions
+from vit_train.loop.tagging import Tagging, TagPredictions, percentiles
 from vit_train.tasks.classify import Tags
 
 
@@ -92,3 +92,7 @@ def test_the_loss_is_the_mean_over_tags_weighted_and_smoothed() -> None:
     )
     together = task.step_sums(lambda images: logits, torch.empty(6), mixed)
     torch.testing.assert_close(together, 0.7 * torch.stack((loss, right)) + 0.3 * other)
+
+
+def test_an_interval_is_the_middle_95_percent() -> None:
+    assert percentiles(np.linspace(0, 1, 1001)) == pytest.approx((0.025, 0.975))

@@ -1,10 +1,13 @@
+import os
 import platform
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 
+import vit_train
 from vit_train.trained import provenance
 
 
@@ -39,6 +42,20 @@ def test_the_commit_is_the_one_at_the_start(tmp_path: Path) -> None:
         assert provenance.commit(tmp_path) == git(tmp_path, "rev-list", "--max-parents=0", "HEAD")
 
 
+@pytest.mark.parametrize(
+    "name, kind, gpu", [("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")]
+)
+def test_the_machine_is_the_one_in_use(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str, gpu: str | None
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
+    machine = provenance.machine(torch.device(name))
+    assert (machine["cpus"], machine["threads"]) == (12, 5)
+    assert (machine["device"], machine["gpu"]) == (kind, gpu)
+
+
 def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(platform, "processor", lambda: "arm")
@@ -50,3 +67,16 @@ def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(provenance, "CPUINFO", tmp_path / file)
         machine = provenance.machine(torch.device("cpu"))
         assert (machine["cpu"], machine["cpu_capability"]) == (cpu, "AVX512"), file
+
+
+def test_the_versions_are_those_of_the_installed_programs() -> None:
+    versions = provenance.versions()
+    # Of torchvision without what it was built for, as +cpu.
+    assert (
+        versions.pop("torchvision").partition("+")[0] == torchvision.__version__.partition("+")[0]
+    )
+    assert versions == {
+        "vit_train": vit_train.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
