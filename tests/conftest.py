@@ -270,6 +270,8 @@ def small_run(run: Run, small_runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sm
             if not original.exists():
                 new = original.with_name(f"{kind}.new")
                 with monkeypatch.context() as patch:
+                    # Hydra removes all handlers of the root logger, also that of caplog.
+                    patch.setattr(logging.getLogger(), "handlers", logging.getLogger().handlers[:])
                     patch.setattr(Figure, "savefig", SAVE)
                     run.succeeds("vit-train", *SMALL, *KINDS[kind], f"hydra.run.dir={new}")
                 new.rename(original)
