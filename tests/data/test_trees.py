@@ -10,6 +10,7 @@ import torch
 from conftest import Run, write_images
 
 from vit_train.config.data import DataConfig, FolderConfig, TableConfig
+from vit_train.data import folder
 from vit_train.data.dataset import Dataset, ImageSet, load_dataset
 from vit_train.data.splits import hold_out, make_splits
 
@@ -182,6 +183,30 @@ def test_a_table_gives_each_image_its_tags() -> None:
     images = ImageSet(torch.zeros(200, 3, 1, 1, dtype=torch.uint8), labels)
     _, apart = hold_out(images, "val_fraction", DataConfig(val_fraction=0.25))
     assert apart.labels.sum(0).tolist() == pytest.approx([25, 2, 12.5], abs=1.5)
+
+
+@pytest.mark.usefixtures("run")
+def test_the_first_of_two_columns_with_one_name_is_used() -> None:
+    lines = [f"{name},{name[:3]},z" for name in PHOTOS]
+    assert "z" not in load_dataset(table(rows("path,label,label", lines))).classes
+
+
+@pytest.mark.usefixtures("run")
+def test_nothing_is_decoded_if_a_file_of_a_table_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(folder, "decode", lambda *_: pytest.fail("decoded"))
+    lines = [f"{name},{name[:3]}" for name in (*PHOTOS, "cat/missing.png")]
+    with pytest.raises(ValueError, match="there is no such file"):
+        load_dataset(table(rows("path,label", lines)))
+
+
+@pytest.mark.usefixtures("run")
+def test_images_decoded_at_once_must_fit_even_if_they_are_cached() -> None:
+    write_images("photos", PHOTOS)
+    huge = FolderConfig(root="photos", image_size=10**6, cache=True)
+    with pytest.raises(ValueError, match="of memory, but this machine has"):
+        load_dataset(huge)
 
 
 @pytest.mark.usefixtures("run")

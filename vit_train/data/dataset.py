@@ -286,12 +286,13 @@ def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
     if image_size is None or (size := sides(image_size)) == images.shape[2:]:
         return images
     require_images_fit(len(images), size, f"data.image_size={image_size}")
+    # Not joined from parts, which would double the memory.
+    resized = torch.empty(*images.shape[:2], *size, dtype=torch.uint8, device=images.device)
     chunk = max(1, CHUNK_PIXELS // max(math.prod(size), math.prod(images.shape[2:])))
-    resized = (
-        F.interpolate(part.float(), size, mode="bilinear", antialias=True).round_().clamp_(0, 255)
-        for part in images.split(chunk)
-    )
-    return torch.cat([each.to(torch.uint8) for each in resized])
+    for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
+        scaled = F.interpolate(part.float(), size, mode="bilinear", antialias=True)
+        target.copy_(scaled.round_().clamp_(0, 255))
+    return resized
 
 
 def channel_statistics(images: Tensor) -> Statistics:

@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
-from vit_train.base.writing import exclusive, remove_partial, replacing
+from vit_train.base.writing import exclusive, replacing
 from vit_train.config.data import FIT, MAX_PIXELS
 from vit_train.config.fields import Size
 from vit_train.data.dataset import ImagesOnDisk
@@ -298,25 +298,28 @@ def decode_cached(paths: Sequence[Path], reading: Reading) -> Decoded | None:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", key.hexdigest()[:32])
     images = ImagesOnDisk(entry, (3, *reading.size), torch.arange(len(paths)))
+    waiting = "waiting for another process that is decoding the same images"
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(
-            entry.with_suffix(".lock"),
-            "waiting for another process that is decoding the same images",
-        ):
-            broken, marks = read_cache(images, paths, reading) or write_cache(
-                images, paths, reading
-            )
+        found = read_cache(images, paths, reading)
+        if found is None:
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            with exclusive(entry.with_suffix(".lock"), waiting):
+                # Unless another process has decoded them during the wait.
+                found = read_cache(images, paths, reading) or write_cache(images, paths, reading)
     except OSError as error:
         logger.warning(f"the decoded images could not be cached: {error}")
         return None
+    broken, marks = found
     warn(dict(zip(paths, marks, strict=True)))
     return images, broken
 
 
 def write_cache(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -> Marked:
     """Decode all files into the file of `images`, and append their marks."""
-    remove_partial(images.path.parent)
+    if images.path.is_file():
+        logger.warning(f"decoding again: the cache file {images.path} is damaged or outdated")
+    for left_over in images.path.parent.glob(f"{images.path.name}.*.partial"):
+        left_over.unlink(missing_ok=True)  # of a killed process: no other one has the lock
     with replacing(images.path) as file:
 
         def put(index: int, image: np.ndarray) -> None:
@@ -342,7 +345,6 @@ def read_cache(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) ->
         reasons, _ = decode_each([paths[index] for index in broken], reading, lambda *_: None)
         if len(reasons) == len(broken):
             return dict(zip(broken, reasons.values(), strict=True)), marks
-    logger.warning(f"decoding again: the cache file {images.path} is damaged or outdated")
     return None
 
 

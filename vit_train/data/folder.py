@@ -12,7 +12,14 @@ from vit_train.base.log import logger
 from vit_train.config.data import IMAGES, FolderConfig, TableConfig
 from vit_train.config.fields import sides
 from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
-from vit_train.data.decode import Decoded, Reading, common_white_level, decode, decode_cached
+from vit_train.data.decode import (
+    THREADS,
+    Decoded,
+    Reading,
+    common_white_level,
+    decode,
+    decode_cached,
+)
 from vit_train.data.image_files import bulleted, skip
 from vit_train.data.splits import hold_out
 from vit_train.data.tables import table_rows, table_trees
@@ -166,12 +173,24 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
-    """Decode the files or load them from the cache; raise ValueError if memory is too small."""
+    """Decode the files or load them from the cache; raise ValueError if memory is too small.
+
+    If files of a table are missing and on_error=stop, decode none.
+    """
+    missing = {
+        index: "there is no such file"
+        for index, path in enumerate(paths)
+        if isinstance(config, TableConfig) and not path.exists()
+    }
+    if missing and (config.on_error == "stop" or len(missing) == len(paths)):
+        return torch.empty(0), missing
     size = sides(config.image_size)
+    field = f"data.image_size={config.image_size}"
+    require_images_fit(min(len(paths), THREADS), size, field)  # decoded at once
     reading = Reading(size, config.fit, config.white_level, config.max_pixels)
     if config.cache and (decoded := decode_cached(paths, reading)):
         return decoded
-    require_images_fit(len(paths), size, f"data.image_size={config.image_size}")
+    require_images_fit(len(paths), size, field)
     return decode(paths, reading)
 
 

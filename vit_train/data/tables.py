@@ -113,7 +113,8 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
             # Spreadsheets of many countries separate cells by semicolons.
             delimiter = max(",;\t", key=first.count)
             rows = csv.DictReader(file, restval="", delimiter=delimiter)
-            columns = columns_of(rows.fieldnames or [], config)
+            rows.fieldnames = distinct(rows.fieldnames or [])
+            columns = columns_of(rows.fieldnames, config)
             for number, row in enumerate(rows):
                 if number == 0:
                     check_others(row, columns, config)
@@ -130,6 +131,14 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
         ) from None
     except (OSError, csv.Error) as error:
         raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
+
+
+def distinct(headers: Sequence[str]) -> list[str]:
+    """Return the headers, with their place added to repeated ones: the first of them is used."""
+    return [
+        f"{name} ({place})" if name in headers[: place - 1] else name
+        for place, name in enumerate(headers, start=1)
+    ]
 
 
 def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, str]:
