@@ -194,8 +194,10 @@ def test_a_photo_has_the_same_prediction_in_any_form() -> None:
         vit_train.load("run", weights="best")
 
 
-@pytest.mark.parametrize("value", ['"hot"', "[]", "{", "null"])
-def test_a_temperature_that_is_no_number_is_ignored(value: str, small_run: SmallRun) -> None:
+@pytest.mark.parametrize(
+    "value", ["-1.0", "1e999", "NaN", "1e-7", "1e7", "1e-300", '"hot"', "[]", "{", "null"]
+)
+def test_an_implausible_temperature_is_ignored(value: str, small_run: SmallRun) -> None:
     small_run("finished")
     note = Path("run/calibration.json")
     key = json.dumps(vit_train.load("run").meta.key)

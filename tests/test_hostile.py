@@ -1,5 +1,6 @@
 """Files that were damaged, or made to do harm: refused with a short message, and nothing done."""
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import torch
 from checkpoints import forge, rewrite
 from conftest import SMALL, Run, SmallRun, write_images
 from omegaconf import OmegaConf
+from safetensors.torch import save
 from torch import Tensor
 
 import vit_train
@@ -25,7 +27,7 @@ from vit_train.loop.state import AveragesState, RandomState
 from vit_train.model.build import build, forward_bytes, require_model_fits
 from vit_train.model.vit import VisionTransformer
 from vit_train.trained import model as trained
-from vit_train.trained.checkpoint import Checkpoint
+from vit_train.trained.checkpoint import FORMAT, KEY, Checkpoint, checksum
 
 VALUES = [
     *(None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}),
@@ -101,6 +103,10 @@ HARMFUL: dict[str, tuple[str, Any, str]] = {
     "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
     "normalized by zero": ("std", [0.0, 0.0, 0.0], "each std must be positive"),
     "normalized by words": ("mean", ["x", "y", "z"], "mean[0] must be of type float"),
+    "one color": ("image_shape", [1, 32, 32], "image_shape is [1, 32, 32]"),
+    "no shape": ("image_shape", [3], "image_shape is [3]"),
+    "a negative size": ("image_shape", [3, -32, -32], "image_shape is [3, -32, -32]"),
+    "no number": ("epoch", True, "epoch must be of type int, not bool"),
 }
 
 
@@ -120,6 +126,14 @@ def test_a_small_file_takes_neither_memory_nor_time_and_runs_no_code(
     crafted(checkpoint, change)
     outcome = run.fails(words, "vit-eval", "ckpt=crafted.pt")
     assert "hunter2" not in outcome.err and outcome.err.count("\n") <= 8
+
+
+@pytest.mark.parametrize("content", [[1], "x", None])
+def test_a_checkpoint_without_its_content_is_damaged(content: Any, run: Run) -> None:
+    described = {"format": FORMAT, "checksum": checksum(content, {}), "content": content}
+    described = {name: value for name, value in described.items() if content is not None}
+    Path("empty.safetensors").write_bytes(save({}, {KEY: json.dumps(described)}))
+    run.fails("damaged", "vit-eval", "ckpt=empty.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     arguments = get_args(kind)
     if origin in (Union, UnionType):
         return typed(type(value) if type(value) in arguments else arguments[0], value, name)
-    if not isinstance(value, STORED.get(origin, dict if is_dataclass(kind) else origin)):
+    is_bool = isinstance(value, bool) and kind not in (bool, Any)  # which Python counts as an int
+    allowed = STORED.get(origin, dict if is_dataclass(kind) else origin)
+    if is_bool or not isinstance(value, allowed):
         raise Refused(f"{name} must be of type {origin.__name__}, not {type(value).__name__}")
     if is_dataclass(kind):
         return dataclass_from(kind, value, name)

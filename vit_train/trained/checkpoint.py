@@ -129,15 +129,17 @@ def read(path: Path) -> Checkpoint:
             if stored["format"] != FORMAT:
                 raise Refused
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+        content = {**stored["content"], "checksum": stored["checksum"]}
+        is_intact = stored["checksum"] == checksum(stored["content"], tensors)
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Refused(
             "it is damaged, or not a checkpoint of this version of vit-train: name a run's "
             "folder, or last.safetensors or best.safetensors in its checkpoints/ (init_from= "
             "also accepts weights of other libraries)"
         ) from error
-    if stored["checksum"] != checksum(stored["content"], tensors):
+    if not is_intact:
         raise Refused("it is damaged")
-    return assemble(stored["content"] | {"checksum": stored["checksum"]}, tensors)
+    return assemble(content, tensors)
 
 
 def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:

@@ -23,6 +23,10 @@ from vit_train.trained.checkpoint import Checkpoint, Facts
 from vit_train.trained.folder import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.trained.model import Meta, Trained
 
+# Temperatures outside of these limits cannot come from real logits.
+LEAST = 1e-6
+MOST = 1e6
+
 
 def load(
     path: str | Path,
@@ -115,7 +119,13 @@ def checked_task(
         task = make_task(config.task, config.model, shape, len(checkpoint.classes))
         return task, on_meta(task.build_model, config.model)
 
-    task, model = at_size(checkpoint.image_shape[1:])
+    shape = checkpoint.image_shape
+    if len(shape) != 3 or shape[0] != CHANNELS or min(shape) < 1:
+        raise ValueError(
+            f"the checkpoint's image_shape is {list(shape)}, not {CHANNELS} colors, a height and a "
+            "width: the file must be damaged"
+        )
+    task, model = at_size(shape[1:])
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
         raise ValueError(
@@ -128,11 +138,15 @@ def checked_task(
 
 
 def with_calibration(meta: Meta) -> Meta:
-    """Replace the checkpoint's temperature and thresholds by those in vit-eval's file."""
+    """Replace the checkpoint's temperature and thresholds by those in vit-eval's file.
+
+    A temperature that is not between LEAST and MOST counts as unknown.
+    """
     noted = saved_calibration(meta.path) or Calibration({})
+    temperature = noted.temperatures.get(meta.key, meta.temperature)
     return replace(
         meta,
-        temperature=noted.temperatures.get(meta.key, meta.temperature),
+        temperature=temperature if LEAST <= (temperature or 0.0) <= MOST else None,
         thresholds=noted.thresholds.get(meta.key, meta.thresholds),
     )
 
