@@ -514,10 +514,14 @@ def test_logits_that_differ_by_rounding_are_the_same_class() -> None:
         assert difference > 1e30
 
 
-def test_a_card_has_the_results_of_its_run() -> None:
+def test_a_card_has_the_results_of_its_run(tmp_path: Path) -> None:
     model = exportable(vit_train.load("builtin:cifar10"), True, False)
     card = exporting.model_card(model, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
     assert "| test images, final weights | bf16 | 91.33% | 90.76% to 91.87% | 10,000 |" in card
-    elsewhere = replace(model, meta=replace(model.meta, path=Path("nowhere/x.safetensors")))
-    card = exporting.model_card(elsewhere, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
-    assert "- checked\n\n## Use" in card
+    path = tmp_path / "checkpoints/x.safetensors"
+    elsewhere = replace(model, meta=replace(model.meta, path=path))
+    for summary in (None, [1], {"command": 3}, {"test": {"final": None}}, {"test": {"final": {}}}):
+        if summary is not None:
+            write_json(tmp_path / "summary.json", summary)  # type: ignore[arg-type]
+        card = exporting.model_card(elsewhere, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
+        assert "- checked\n\n## Use" in card

@@ -116,7 +116,15 @@ def test_a_state_dict_is_found_in_its_wrappers(wrapped: dict[str, Any]) -> None:
     assert list(unwrapped(wrapped)) == list(STATE)
 
 
-@pytest.mark.parametrize("content", [[1], {}, {"epoch": 3}, {"model": {"args": 3}}, "text"])
+ENDLESS: dict[str, Any] = {}
+ENDLESS["model"] = ENDLESS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[1], {}, {"epoch": 3}, {"model": {"args": 3}}, "text", {0: torch.zeros(3)}, ENDLESS],
+    ids=["list", "empty", "number", "arguments", "text", "unnamed", "endless"],
+)
 def test_files_without_weights_are_refused(content: Any) -> None:
     with pytest.raises(Refused, match="it contains no weights"):
         unwrapped(content)

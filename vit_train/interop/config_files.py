@@ -64,8 +64,10 @@ def timm_facts(files: Files) -> ModelFacts:
     if (pooling := given.get("global_pool", config.get("global_pool"))) is not None:
         settings["head"] = POOLING.get(pooling, "another")
     images = config.get("pretrained_cfg") or config
+    names = config.get("label_names")
+    classes = list(map(str, names)) if isinstance(names, list) else None
     statistics = known_statistics(images.get("mean"), images.get("std"))
-    return ModelFacts(settings, config.get("label_names"), statistics)
+    return ModelFacts(settings, classes, statistics)
 
 
 def built_facts(model: nn.Module) -> ModelFacts:

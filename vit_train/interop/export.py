@@ -4,10 +4,12 @@ import re
 import statistics
 import timeit
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from jinja2 import TemplateError
 from torch import Tensor
 
 from vit_train.base.log import logger
@@ -149,12 +151,9 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
     """Return the model card in Markdown, with the header that the Hugging Face Hub reads.
 
     `name` is the name of the exported file or folder; `checks` are the results of `check_logits`.
-    The card has the results of the run, if its summary exists.
+    The card has the results of the run, unless its summary is missing or damaged.
     """
     meta = model.meta
-    summary = read_object(summary_file(model.meta.path))
-    # Without the folders of the machine that trained the model.
-    command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", summary.get("command", ""))
     inputs = f"{model.image_type} (N, {', '.join(map(str, meta.image_shape))})"
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
     thresholds = (
@@ -162,7 +161,8 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
         for tag, least in model.thresholds.items()
         if least is not None
     )
-    return render(
+    card = partial(
+        render,
         "interop",
         "card.md",
         meta=meta,
@@ -174,6 +174,11 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
         std=std,
         thresholds=", ".join(thresholds),
         checks=checks,
-        summary=summary,
-        command=command.replace("`", "'"),
     )
+    try:
+        summary = read_object(summary_file(meta.path))
+        # Without the folders of the machine that trained the model.
+        command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", summary.get("command", ""))
+        return card(summary=summary, command=command.replace("`", "'"))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, TemplateError):
+        return card(summary={}, command="")

@@ -30,7 +30,7 @@ OTHER_PARTS = {
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """ModelFacts about a model, read from a library's config files.
+    """Facts about a model, read from a library's config files.
 
     All other facts are inferred from the model's weights.
     """

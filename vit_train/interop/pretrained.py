@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit_train.base.reading import Refused, read_object
+from vit_train.base.reading import Refused, read_object, typed
 from vit_train.base.text import reason
 from vit_train.config.fields import Size, as_setting, sides
 from vit_train.config.model import ViTConfig, require_vit
@@ -126,7 +126,8 @@ def from_own(state: Weights, about: dict[str, Any]) -> Pretrained:
     size = as_setting(about["image_shape"][1:])
     require_whole(state, config, size)
     statistics = valid_statistics(about["mean"], about["std"])
-    return Pretrained("", state, config, about["classes"], statistics, size)
+    classes = typed(list[str], about["classes"], "classes")
+    return Pretrained("", state, config, classes, statistics, size)
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
@@ -155,6 +156,9 @@ def translated(state: Weights, layout: Layout, facts: ModelFacts, wanted: ViTCon
     ours = in_float({key.replace("fc_norm.", "norm."): value for key, value in ours.items()})
     fixed = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
     stated = fixed | dict(facts.settings)
+    if type(stated.get("num_heads", 1)) is not int:
+        raise TypeError("the number of heads is not a whole number")
+    classes = typed(list[str] | None, facts.classes, "the class names")
     assumed = assumptions(layout, ours, shown, wanted)
     config = replace(wanted, **assumed | stated | shown)  # the weights take precedence
     size = image_size(ours, config)
@@ -163,7 +167,7 @@ def translated(state: Weights, layout: Layout, facts: ModelFacts, wanted: ViTCon
         layout=layout.name,
         state=ours,
         config=config,
-        classes=facts.classes,
+        classes=classes,
         statistics=facts.statistics,
         image_size=None if config.positions == "none" else size,
         left=tuple(left),
@@ -283,8 +287,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return unwrapped(content), {}
     try:
         with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if CHECKPOINT in metadata:  # whose weights are read elsewhere
+                return {}, metadata
             state = {name: file.get_tensor(name) for name in sorted(file.keys())}
-            return unwrapped(state), file.metadata() or {}
+            return unwrapped(state), metadata
     except SafetensorError as error:
         raise Refused(
             f"it is damaged, or was not saved as safetensors or by PyTorch 1.6 or later: {error}"
@@ -296,12 +303,15 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
 
     An example of such a prefix is "module.". Raise Refused if the content has no state dict.
     """
-    inner: Any = content if isinstance(content, Mapping) else {}
-    while inner is not None:
-        content = inner
+    content = content if isinstance(content, Mapping) else {}
+    for _ in WRAPPERS:
         wrapped = (content.get(key) for key in WRAPPERS)
-        inner = next((each for each in wrapped if isinstance(each, Mapping)), None)
-    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+        content = next((each for each in wrapped if isinstance(each, Mapping)), content)
+    tensors = {
+        PREFIXES.sub("", name): value
+        for name, value in content.items()
+        if isinstance(name, str) and isinstance(value, Tensor)
+    }
     if not tensors:
         raise Refused("it contains no weights")
-    return {PREFIXES.sub("", name): value for name, value in tensors.items()}
+    return tensors
