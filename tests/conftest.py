@@ -28,7 +28,8 @@ from vit_train.commands.errors import FULL_ERROR
 from vit_train.config import run as run_config
 from vit_train.config.model import MODEL_CONFIGS
 from vit_train.config.training import OPTIM_CONFIGS
-from vit_train.figures.measures import NUMBERS
+from vit_train.figures import images
+from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.loop import precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.trainer import CALLBACKS
@@ -192,22 +193,30 @@ def remove_handlers() -> None:
             handler.close()
 
 
-SAVE = Figure.savefig
+def blank(*_: object, **__: object) -> Figure:
+    return Figure((1, 1), 10)
 
 
 def save_blank(figure: Figure, file: BinaryIO, format: str) -> None:
-    SAVE(Figure(figure.get_size_inches(), figure.dpi), file, format=format)
+    SAVE(blank(), file, format=format)
+
+
+SAVE = Figure.savefig
 
 
 @pytest.fixture
-def figures_are_blank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make figures, but do not draw them, which takes a third of a second for each."""
-    monkeypatch.setattr(Figure, "savefig", save_blank)
+def figures_are_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no figures, which take half of the time of a small run."""
+    if "every_figure_is_drawn" not in request.fixturenames:
+        monkeypatch.setattr(images, "draw_sheet", blank)
+        monkeypatch.setattr(Figure, "savefig", save_blank)
+        for name in FIGURES:
+            monkeypatch.setitem(FIGURES, name, blank)
 
 
 @pytest.fixture
-def every_figure_is_drawn(figures_are_blank: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Figure, "savefig", SAVE)
+def every_figure_is_drawn() -> None:
+    """Ask for all figures, as a user gets them."""
 
 
 @pytest.fixture
@@ -262,7 +271,7 @@ def small_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_run(run: Run, small_runs: Path, monkeypatch: pytest.MonkeyPatch) -> SmallRun:
-    """small_run("interrupted", "run"): the folder of a run of SMALL of this kind, with figures."""
+    """small_run("interrupted", "run"): the folder of a run of SMALL of this kind."""
 
     def copied(kind: str, folder: str = "run") -> Path:
         original = small_runs / kind
@@ -272,7 +281,6 @@ def small_run(run: Run, small_runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sm
                 with monkeypatch.context() as patch:
                     # Hydra removes all handlers of the root logger, also that of caplog.
                     patch.setattr(logging.getLogger(), "handlers", logging.getLogger().handlers[:])
-                    patch.setattr(Figure, "savefig", SAVE)
                     run.succeeds("vit-train", *SMALL, *KINDS[kind], f"hydra.run.dir={new}")
                 new.rename(original)
         return Path(shutil.copytree(original, folder))

@@ -131,6 +131,7 @@ def test_relevance_is_attention_times_the_gradient_of_the_logit(small_run: Small
     torch.testing.assert_close(maps, expected, rtol=1e-3, atol=atol)
 
 
+@pytest.mark.usefixtures("every_figure_is_drawn")
 @pytest.mark.parametrize("target", [None, "square"])
 def test_below_a_map_is_the_prediction_whatever_class_is_explained(
     small_run: SmallRun, target: str | None
@@ -148,6 +149,7 @@ def test_below_a_map_is_the_prediction_whatever_class_is_explained(
     assert f"raised the logit of {target or 'the predicted class'}" in legend.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("every_figure_is_drawn")
 def test_all_methods_are_drawn_side_by_side_over_the_image(small_run: SmallRun) -> None:
     explainer = Explainer(vit_train.load(small_run("finished")), "all")
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)

@@ -10,6 +10,11 @@ import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # slow, and only needed for pages
+    from jinja2 import Environment
 
 # The number of bytes of a long name to keep.
 NAME_BYTES = 40
@@ -105,10 +110,15 @@ def render(package: str, template: str, **content: object) -> str:
     The template is in the subpackage `package` of vit_train, such as "explain". Control characters
     in `content` are escaped and, on HTML pages, markup.
     """
-    # Slow, and only needed for pages.
+    return environment(package).get_template(template).render(content)
+
+
+@cache
+def environment(package: str) -> "Environment":
+    """Return the Jinja environment of a subpackage's templates, which it compiles once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    environment = Environment(
+    found = Environment(
         loader=PackageLoader(f"vit_train.{package}"),
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
@@ -117,7 +127,7 @@ def render(package: str, template: str, **content: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["base64"] = lambda content: b64encode(content).decode()
-    environment.filters["cell"] = markdown_cell
-    environment.globals["counted"] = counted
-    return environment.get_template(template).render(content)
+    found.filters["base64"] = lambda content: b64encode(content).decode()
+    found.filters["cell"] = markdown_cell
+    found.globals["counted"] = counted
+    return found
