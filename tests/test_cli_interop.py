@@ -24,7 +24,7 @@ from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.interop import export as exporting
 from vit_train.interop.formats import FORMATS_BY_NAME, exportable
-from vit_train.interop.libraries import HUGGING_FACE, TIMM
+from vit_train.interop.layouts import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import pretrained
 from vit_train.model.build import build
 from vit_train.model.vit import VisionTransformer
@@ -174,11 +174,11 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "DINOv3 of timm": (
         *(STATE | {"blocks.0.gamma_1": ONE}, None),
-        "not supported: the rotary positions of timm's EVA and DINOv3 models",
+        "do not exist in this program's Vision Transformer: blocks.0.gamma_1",
     ),
     "a gated MLP": (
         *(STATE | {"blocks.0.mlp.fc2.weight": torch.ones(16, 32)}, None),
-        "it has a SwiGLU MLP",
+        "size mismatch for blocks.0.mlp.fc2.weight",
     ),
     "parallel branches": (
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),

@@ -9,14 +9,14 @@ import torch
 from vit_train.base.reading import Refused
 from vit_train.config.model import ViTConfig
 from vit_train.interop.config_files import hf_facts
-from vit_train.interop.layout import Layout
-from vit_train.interop.libraries import (
+from vit_train.interop.layouts import (
     HUGGING_FACE,
     LAYOUTS,
     NORM_IN,
     PATCHES,
     TIMM,
     VIT_PYTORCH,
+    Layout,
     layout_of,
 )
 from vit_train.interop.pretrained import image_size, unwrapped

@@ -9,7 +9,7 @@ import torchvision
 from torch import nn
 
 from vit_train.config.model import ViTConfig
-from vit_train.interop.libraries import TORCHVISION
+from vit_train.interop.layouts import TORCHVISION
 from vit_train.model.layers import Dropout
 from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.positions import POSITIONS

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,24 @@ from torch import nn
 from vit_train.base.reading import Refused
 from vit_train.config.model import ViTConfig
 from vit_train.data.dataset import Statistics, valid_statistics
-from vit_train.interop.layout import Files, ModelFacts
+
+# The contents of JSON files beside the weights, by file name.
+Files = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts about a model, read from a library's config files.
+
+    All other facts are inferred from the model's weights.
+    """
+
+    # Settings of `model`: num_heads, norm_eps and the like.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    # The names of the classes, and how images are normalized; None if unknown.
+    classes: list[str] | None = None
+    statistics: Statistics | None = None
+
 
 # The libraries' names for activations and their classes, with this program's names.
 ACTIVATIONS = {

@@ -23,8 +23,7 @@ from vit_train.config.fields import in_pixels
 from vit_train.config.model import NORM_EPS, ViTConfig
 from vit_train.config.run import portable
 from vit_train.data.batches import Normalize
-from vit_train.interop.layout import Layout
-from vit_train.interop.libraries import HUGGING_FACE, TIMM
+from vit_train.interop.layouts import HUGGING_FACE, TIMM, Layout
 from vit_train.interop.pretrained import OWN, WEIGHT_FILES, pretrained
 from vit_train.model.build import build
 from vit_train.model.layers import QueryKeyValue

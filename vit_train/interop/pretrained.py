@@ -24,9 +24,8 @@ from vit_train.config.fields import Size, as_setting, sides
 from vit_train.config.model import ViTConfig, require_vit
 from vit_train.config.run import PREDICTING, from_checkpoint
 from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
-from vit_train.interop.config_files import built_facts
-from vit_train.interop.layout import Layout, ModelFacts
-from vit_train.interop.libraries import layout_of
+from vit_train.interop.config_files import ModelFacts, built_facts
+from vit_train.interop.layouts import Layout, layout_of
 from vit_train.model.build import build, on_meta
 from vit_train.model.patches import grid_of
 from vit_train.model.positions import Weights

@@ -1,25 +1,141 @@
-"""The layouts of weights in timm, torchvision, Hugging Face and vit-pytorch."""
+"""Conversion of weights between this program's names and those of other libraries.
+
+The libraries are timm, torchvision, Hugging Face and vit-pytorch.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
+from vit_train.config.model import MOST_BLOCKS, ViTConfig
 from vit_train.data.dataset import CHANNELS
 from vit_train.interop.config_files import (
     CLIP_EPS,
     EPS,
+    Files,
+    ModelFacts,
     hf_facts,
     hf_files,
     timm_facts,
     timm_files,
 )
-from vit_train.interop.layout import Layout, part_of
 from vit_train.model.positions import Weights
+
+# The initial factors of LayerScale, if none are loaded.
+LAYER_SCALE = 1e-5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A library's names and shapes of weights, and the settings that the library supports."""
+
+    # The library's name, as in "timm's layout".
+    name: str
+    # This program's names and the library's: one, or three with spaces between if query, key and
+    # value are separate layers. {n} is a block's number; `weight` or `bias` is appended to names
+    # that end with "." or "_".
+    names: dict[str, str]
+    # The values that settings can have, if the weights do not show the setting or the layout is
+    # written; all other settings can have any value.
+    supported: Mapping[str, tuple[Any, ...]]
+    # LayerNorm's eps, unless a config sets it.
+    norm_eps: float
+    # Prefixes of the names of weights that are not needed.
+    unused: tuple[str, ...] = ()
+    # Read facts about a model from the library's config files, and write these files from a model's
+    # config and the classes, mean, std and image_shape of its images.
+    facts: Callable[[Files], ModelFacts] = lambda files: ModelFacts()
+    files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
+    # Convert the library's tensors to those in the table and back, if more than the names differ.
+    unpack: Callable[[Weights], Weights] = dict
+    pack: Callable[[Weights], Weights] = dict
+
+    def table(self, depth: int) -> dict[str, list[str]]:
+        """Map each of this program's names, for `depth` blocks, to one or three of the library."""
+        found = {}
+        for ours, theirs in self.names.items():
+            kinds = ("weight", "bias") if theirs[-1] in "._" else ("",)
+            blocks = range(depth if "{n}" in ours else 1)
+            for kind, block in product(kinds, map(str, blocks)):
+                found[ours.replace("{n}", block) + kind] = [
+                    name.replace("{n}", block) + kind for name in theirs.split()
+                ]
+        return found
+
+    def to_ours(self, state: Mapping[str, Tensor]) -> tuple[Weights, dict[str, Any], list[str]]:
+        """Return the weights under this program's names, and the settings that they show.
+
+        Also return the library's names of unused weights. Raise Refused if a weight is missing, has
+        a wrong shape, or is in neither `table` nor `unused`.
+        """
+        ours: Weights = {}
+        try:
+            theirs = self.unpack(dict(state))
+            for key, names in self.table(min(len(state), MOST_BLOCKS)).items():
+                if theirs.keys() >= {*names}:
+                    parts = [theirs.pop(name) for name in names]
+                    ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            settings = settings_shown(ours)
+        except (RuntimeError, LookupError) as error:
+            raise Refused(f"its weights do not have {self.name}'s names and shapes") from error
+        if odd := [name for name in theirs if not name.startswith(self.unused)]:
+            raise Refused(
+                "it has weights that do not exist in this program's Vision Transformer: "
+                f"{', '.join(name[:80] for name in odd[:3])}"
+            )
+        return ours, settings, list(theirs)
+
+    def to_theirs(self, state: Mapping[str, Tensor]) -> Weights:
+        """Return this program's weights under the names and in the shapes of the library."""
+        table = self.table(min(len(state), MOST_BLOCKS))
+        result: Weights = {}
+        for key, value in state.items():
+            result |= zip(table[key], value.chunk(len(table[key])), strict=True)
+        return self.pack(result)
+
+    def unsupported(self, config: ViTConfig) -> list[str]:
+        """Return the settings in `config` that the library does not support.
+
+        An example is ["model.qk_norm=True"]. The list is empty if the library supports all
+        settings.
+        """
+        return [
+            f"model.{name}={getattr(config, name)}"
+            for name, values in self.supported.items()
+            if getattr(config, name) not in values
+        ]
+
+
+def settings_shown(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the `model` settings that follow from the names and shapes of the weights.
+
+    Raise LookupError if a weight that shows a setting is missing or has too few dimensions.
+    """
+    patches = state["patch_embed.proj.weight"]
+    head = "token_mlp" if "pre_head.0.weight" in state else "token"
+    pooled = "gap_norm" if "fc_norm.weight" in state else "gap"
+    return {
+        "patch_size": patches.shape[3],
+        "embed_dim": patches.shape[0],
+        "depth": sum(key.endswith(".attn.qkv.weight") for key in state),
+        "mlp_dim": state["blocks.0.mlp.fc1.weight"].shape[0],
+        "stem": "normed_patches" if "patch_embed.norm_in.weight" in state else "patches",
+        "qk_norm": "blocks.0.attn.q_norm.weight" in state,
+        "layer_scale": LAYER_SCALE if "blocks.0.ls1.gamma" in state else None,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in state,
+        "proj_bias": "blocks.0.attn.proj.bias" in state,
+        "mlp_bias": "blocks.0.mlp.fc1.bias" in state,
+        "positions": "learned" if "pos_embed.0.weight" in state else "none",
+        "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
+        "head": head if "cls_token" in state else pooled,
+    }
+
 
 # Settings that most libraries fix, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -152,11 +268,8 @@ HUGGING_FACE = Layout(
         "pos_embed.0.weight": "embeddings.position_embeddings",
         "patch_embed.proj.": "embeddings.patch_embeddings.projection.",
         "blocks.{n}.norm1.": f"{SAVED}.layernorm_before.",
-        "blocks.{n}.attn.qkv.": (
-            f"{SAVED}.attention.attention.query.",
-            f"{SAVED}.attention.attention.key.",
-            f"{SAVED}.attention.attention.value.",
-        ),
+        "blocks.{n}.attn.qkv.": f"{SAVED}.attention.attention.query. "
+        f"{SAVED}.attention.attention.key. {SAVED}.attention.attention.value.",
         "blocks.{n}.attn.proj.": f"{SAVED}.attention.output.dense.",
         "blocks.{n}.norm2.": f"{SAVED}.layernorm_after.",
         "blocks.{n}.mlp.fc1.": f"{SAVED}.intermediate.dense.",
@@ -180,14 +293,11 @@ HUGGING_FACE = Layout(
 # Saved files and the modules of transformers 5 use different names; a state dict may have either.
 HUGGING_FACE_MODULES = replace(
     HUGGING_FACE,
-    names={
-        **HUGGING_FACE.names,
+    names=HUGGING_FACE.names
+    | {
         "blocks.{n}.norm1.": f"{MODULE}.layernorm_before.",
-        "blocks.{n}.attn.qkv.": (
-            f"{MODULE}.attention.q_proj.",
-            f"{MODULE}.attention.k_proj.",
-            f"{MODULE}.attention.v_proj.",
-        ),
+        "blocks.{n}.attn.qkv.": f"{MODULE}.attention.q_proj. {MODULE}.attention.k_proj. "
+        f"{MODULE}.attention.v_proj.",
         "blocks.{n}.attn.proj.": f"{MODULE}.attention.o_proj.",
         "blocks.{n}.norm2.": f"{MODULE}.layernorm_after.",
         "blocks.{n}.mlp.fc1.": f"{MODULE}.mlp.fc1.",
@@ -207,8 +317,8 @@ def without_wide_head(state: Weights) -> Weights:
 # Hugging Face's Dinov2Model and Dinov2WithRegistersModel, as they are saved.
 DINOV2 = replace(
     HUGGING_FACE,
-    names={
-        **HUGGING_FACE.names,
+    names=HUGGING_FACE.names
+    | {
         "reg_token": "embeddings.register_tokens",
         "blocks.{n}.norm1.": f"{SAVED}.norm1.",
         "blocks.{n}.norm2.": f"{SAVED}.norm2.",
@@ -284,5 +394,5 @@ def layout_of(state: Mapping[str, Tensor]) -> Layout:
     raise Refused(
         f"its weights ({', '.join(key[:40] for key in list(state)[:3])}, …) are not those of a "
         "Vision Transformer of timm, torchvision, Hugging Face (vit, deit, vit_mae, vit_msn or "
-        f"dinov2) or vit-pytorch{part_of(state)}"
+        "dinov2) or vit-pytorch"
     )
