@@ -22,7 +22,7 @@ from torch.testing import assert_close
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.data.image_files import NAMED_FORMATS
+from vit_train.data.files import NAMED_FORMATS
 from vit_train.evaluate import measuring
 from vit_train.evaluate.predict import calibration_line
 from vit_train.figures.images import Labeled

@@ -38,7 +38,7 @@ from vit_train.data.decode import (
     fit_image,
     read_image,
 )
-from vit_train.data.image_files import NAMED_FORMATS
+from vit_train.data.files import NAMED_FORMATS
 from vit_train.data.splits import make_splits
 
 RNG = np.random.default_rng(0)
@@ -214,8 +214,8 @@ def test_warnings_name_all_files_that_are_not_read(
     assert len(data.test) == 4 and data.val is None  # valid/ is for testing without test/
     for words in (
         f"next to train/:\n  - {root}/evaluation",
-        f"1 file skipped (1 .png; not in a class folder), such as {root}/train/loose.png",
-        f"1 file skipped (1 .txt; not called {NAMED_FORMATS}; convert",
+        f"1 file skipped (not in a class folder), such as {root}/train/loose.png",
+        f"1 file skipped (not called {NAMED_FORMATS}; convert",
         f"ignored links to folders:\n  - {root}/train/cat/more",
         f"skipped the unreadable folder {locked}: Permission denied",
     ):

@@ -28,7 +28,7 @@ from vit_train.base.writing import exclusive, replacing
 from vit_train.config.data import FIT, MAX_PIXELS
 from vit_train.config.fields import Size
 from vit_train.data.dataset import ImagesOnDisk
-from vit_train.data.image_files import IMAGE_FORMATS, NAMED_FORMATS, warn_of
+from vit_train.data.files import IMAGE_FORMATS, NAMED_FORMATS, warn_of
 
 # Suffixes of the formats that can have more than 8 bits per pixel.
 DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".jp2", ".pgm", ".ppm")

@@ -1,7 +1,8 @@
 """The sources `folder` and `table`: image files in one folder per class, or listed in a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +21,22 @@ from vit_train.data.decode import (
     decode,
     decode_cached,
 )
-from vit_train.data.image_files import bulleted, skip
-from vit_train.data.splits import hold_out
-from vit_train.data.tables import table_rows, table_trees
-from vit_train.data.trees import (
+from vit_train.data.files import (
+    NAMED_AT_MOST,
+    NAMED_FORMATS,
     SplitFiles,
+    bulleted,
     by_split,
-    class_names,
+    class_name,
+    folded,
     folder_trees,
     listed_name,
     name_of,
-    require_known_classes,
+    skip,
+    subfolders,
 )
+from vit_train.data.splits import hold_out
+from vit_train.data.tables import table_rows, table_trees
 
 
 def load_folder(config: FolderConfig) -> Dataset:
@@ -50,7 +55,7 @@ def load_folder(config: FolderConfig) -> Dataset:
             f"{config.title} lists no training images: set the column split to train for some rows"
         )
     classes = class_names(trees)
-    skipped = skip(path for tree in trees.values() for path in tree.other_files)
+    skipped = skip([path for tree in trees.values() for path in tree.other_files])
     level = config.white_level or common_white_level(
         [file.path for file in trees["train"].files], config.max_pixels
     )
@@ -217,24 +222,71 @@ def image_set(
     )
     if not broken:
         return found
-    report_broken({paths[index]: why for index, why in broken.items()}, len(paths), config)
-    left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
-    return found.subset(torch.tensor([index not in broken for index in range(len(paths))]))
-
-
-def report_broken(broken: Mapping[Path, str], count: int, config: FolderConfig) -> None:
-    """Warn of files that cannot be decoded, `broken`, of `count` files.
-
-    Raise ValueError instead if they are all, or with on_error=stop.
-    """
-    reasons = [f"{path}: {why}" for path, why in broken.items()]
-    report = f"{len(broken):,} of {count:,} image files cannot be decoded:{bulleted(reasons)}"
-    if config.on_error == "stop" or len(broken) == count:
+    listing = [f"{paths[index]}: {why}" for index, why in broken.items()]
+    report = f"{len(broken):,} of {len(paths):,} image files cannot be decoded:{bulleted(listing)}"
+    if config.on_error == "stop" or len(broken) == len(paths):
         raise ValueError(
             f"{report}\nRepair or remove these files, or set data.on_error=skip to use the others "
             "(paths in a table are relative to data.root and end in an extension)"
         )
     logger.warning(report)
+    left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
+    return found.subset(torch.tensor([index not in broken for index in range(len(paths))]))
+
+
+def class_names(trees: dict[str, SplitFiles]) -> list[str]:
+    """Return the sorted names of the classes that have training images.
+
+    Warn about class folders without images, and about names that are almost the same. Raise
+    ValueError if there are no training images, or if the test or validation images include other
+    classes.
+    """
+    tree = trees["train"]
+    names = sorted(set(chain(*tree.labels)))
+    if not names:
+        raise ValueError(
+            f"{tree.root} has no tags for training images: fill in the column tags"
+            if tree.has_tags
+            else f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
+            f"{tree.root / 'CLASS'}/, one folder per class"
+        )
+    if pairs := alike(names):
+        logger.warning(pairs)
+    folders = subfolders(tree.root)
+    if len(folders) == 1 and subfolders(folders[0]):
+        logger.warning(
+            f"all images are of one class, {folders[0].name}: if the folders in {folders[0]} are "
+            f"the classes, set data.root={folders[0]}"
+        )
+    if empty := [folder for folder in folders if class_name(folder.name) not in names]:
+        logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
+    for part in trees.values():
+        require_known_classes(part, names, "the training images")
+    return names
+
+
+def alike(names: Iterable[str]) -> str:
+    """Return a hint to names that differ only in case, spaces, hyphens or underscores, or ""."""
+    groups = (list(group) for _, group in groupby(sorted(names, key=folded), folded))
+    same = [" and ".join(map(repr, group)) for group in groups if len(group) > 1]
+    hint = f"almost the same names; if they mean one class, use one:{bulleted(same)}"
+    return hint if same else ""
+
+
+def require_known_classes(tree: SplitFiles, classes: Sequence[str], owner: str) -> None:
+    """Raise ValueError if the tree has images of a class that is not in `classes`.
+
+    The message calls `classes` those of `owner`, such as "the model".
+    """
+    unknown = sorted(set(chain(*tree.labels)) - set(classes))
+    if unknown:
+        kind = "tags" if tree.has_tags else "classes"
+        named = ", ".join(unknown[:NAMED_AT_MOST])
+        raise ValueError(
+            f"{tree.root} has {kind} that are not {kind} of {owner}: {named}. Remove or rename "
+            "them (images without class folders get the name of their folder as class)\n"
+            f"{alike([*classes, *unknown])}".strip()
+        )
 
 
 def label_tensor(tree: SplitFiles, classes: Sequence[str]) -> Tensor:

@@ -8,8 +8,8 @@ from pathlib import Path
 from vit_train.base.log import logger
 from vit_train.base.text import listed
 from vit_train.config.data import TAG_SEPARATORS, TableConfig
+from vit_train.data.files import ImageFile, SplitFiles, by_split, class_name, folded
 from vit_train.data.splits import split_of
-from vit_train.data.trees import ImageFile, SplitFiles, by_split, class_name, folded
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 COLUMN_NAMES = {

@@ -19,7 +19,7 @@ from vit_train.config.tools import EvalConfig
 from vit_train.config.training import BEST
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.data.image_files import files_at
+from vit_train.data.files import files_at
 from vit_train.data.splits import sample
 from vit_train.evaluate.measuring import (
     averaged,

@@ -18,7 +18,7 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import replacing
 from vit_train.config.tools import PredictConfig
 from vit_train.data.decode import warn
-from vit_train.data.image_files import image_files
+from vit_train.data.files import image_files
 from vit_train.evaluate.summaries import Json
 from vit_train.loop.metrics import Predictions
 from vit_train.loop.tagging import TagPredictions

@@ -13,7 +13,7 @@ from vit_train.base.writing import output_folder, write_text
 from vit_train.config.tools import EvalDataConfig, SuspectsConfig
 from vit_train.config.training import LAST
 from vit_train.data.dataset import ImageSet, load_dataset
-from vit_train.data.image_files import bulleted
+from vit_train.data.files import bulleted
 from vit_train.data.splits import make_splits
 from vit_train.evaluate.measuring import measure
 from vit_train.evaluate.summaries import read_summaries

@@ -11,7 +11,7 @@ from vit_train.base.text import file_name
 from vit_train.base.writing import output_folder
 from vit_train.config.tools import ExplainConfig
 from vit_train.data.decode import BrokenImage, warn
-from vit_train.data.image_files import image_files
+from vit_train.data.files import image_files
 from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.figures.charts import Figure, save

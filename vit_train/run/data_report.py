@@ -21,7 +21,7 @@ from vit_train.config.fields import Size
 from vit_train.config.tools import DataReportConfig
 from vit_train.data.dataset import Dataset, ImageSet, load_dataset, resize
 from vit_train.data.decode import SWAPS, is_flat, turn_of
-from vit_train.data.image_files import IMAGE_FORMATS, bulleted
+from vit_train.data.files import IMAGE_FORMATS, bulleted
 from vit_train.data.splits import make_splits
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.images import Labeled, cut_to_fit, draw_sheet, name_line

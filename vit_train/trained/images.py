@@ -24,10 +24,10 @@ from vit_train.config.run import preset_urls
 from vit_train.config.tools import EvalDataConfig
 from vit_train.config.training import BEST
 from vit_train.data.dataset import Dataset, ImageSet, are_among, load_dataset, without
+from vit_train.data.files import SplitFiles, by_split, listed_name
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
 from vit_train.data.tables import table_rows
-from vit_train.data.trees import SplitFiles, by_split, listed_name
 from vit_train.tasks import require_labels
 from vit_train.trained.folder import is_builtin, run_folder
 from vit_train.trained.model import Meta

@@ -1,29 +1,147 @@
-"""The image files of a split and their classes, from folders; nothing is decoded here."""
+"""Image files by their names: those of a command, and those of each split in folders."""
 
+import glob
 import os
 import re
+import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vit_train.base.log import logger
-from vit_train.base.text import listed, plain_cell, printable
+from vit_train.base.text import counted, listed, plain_cell, printable
 from vit_train.config.data import FolderConfig
-from vit_train.data.image_files import (
-    NAMED_AT_MOST,
-    NAMED_FORMATS,
-    bulleted,
-    by_suffix,
-    is_visible,
-    visible,
-    walk,
-)
 from vit_train.data.splits import SPLITS, split_of
+
+# The formats that are read, as Pillow names them, and their suffixes.
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
+    *(".avif", ".jp2", ".ppm", ".pgm"),
+)
+NAMED_FORMATS = "JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF, JPEG 2000, PPM or PGM"
+NAMED_AT_MOST = 10
+
+
+def image_files(images: Any) -> list[Path]:
+    """Return the image files that the setting `images` names; raise ValueError if there are none.
+
+    `images` is a file, a folder, a pattern or a list of these. For "-", standard input lists the
+    file names, one per line.
+    """
+    names = images if isinstance(images, list) else [images]
+    if names == ["-"]:
+        lines = sys.stdin.buffer.read().splitlines() if sys.stdin else []
+        found = [Path(os.fsdecode(line)) for line in lines if line]  # names need not be UTF-8
+    else:
+        found = [path for name in names for path in files_at(str(name))]
+    if not found:
+        raise ValueError(f"images={images} names no file: name image files, folders or patterns")
+    return found
+
+
+def files_at(name: str, key: str = "images") -> Sequence[Path]:
+    """Return the file `name`, the images below the folder `name`, or the matches of a pattern.
+
+    Warn about other files in the folder. Raise ValueError if no file is found; `key` is the setting
+    that has the value `name`.
+    """
+    path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
+    if path.is_dir():
+        found, others = by_suffix(walk(path))
+        skip(others)
+    elif path.exists():
+        found = [path]
+    else:
+        matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
+        found = [match for match in matches if not match.is_dir()]
+    if not found:
+        raise ValueError(
+            f"{key}={name}: there is no such file or folder, or the folder contains no image "
+            f"({', '.join(SUFFIXES)})"
+        )
+    return found
+
+
+def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files that have an image suffix, and the files that do not."""
+    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
+
+
+def entries(folder: Path) -> list[list[Path]]:
+    """Return the folders in a folder and its files, sorted and without hidden ones.
+
+    If the folder does not exist, return two empty lists.
+    """
+    _, *kinds = next(os.walk(folder), ("", [], []))
+    return [[folder / name for name in sorted(filter(is_visible, kind))] for kind in kinds]
+
+
+def subfolders(folder: Path) -> list[Path]:
+    return entries(folder)[0]
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images that lie directly in a folder."""
+    return by_suffix(entries(folder)[1])[0]
+
+
+def is_visible(name: str) -> bool:
+    """Return False for hidden files, and for the folder that macOS adds to archives."""
+    return not name.startswith((".", "__MACOSX"))
+
+
+def walk(folder: Path) -> list[Path]:
+    """Return all files in a folder and its subfolders, sorted, without hidden ones.
+
+    Warn about links to folders, which are not followed, and about unreadable folders.
+    """
+    files = []
+    links = []
+    for place, folders, names in os.walk(
+        folder,
+        onerror=lambda error: logger.warning(
+            f"skipped the unreadable folder {error.filename}: {error.strerror}"
+        ),
+    ):
+        folders[:] = filter(is_visible, folders)
+        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
+        files += [Path(place) / name for name in filter(is_visible, names)]
+    if links:
+        logger.warning(f"ignored links to folders:{bulleted(sorted(links))}")
+    return sorted(files)
+
+
+def bulleted(lines: Sequence[object]) -> str:
+    """Return the first NAMED_AT_MOST lines as a bulleted list, and the number of lines left out."""
+    more = len(lines) - NAMED_AT_MOST
+    named = "".join(f"\n  - {printable(str(line))}" for line in lines[:NAMED_AT_MOST])
+    return named + (f"\n  and {more} more" if more > 0 else "")
+
+
+def warn_of(paths: Sequence[Path], noun: str, fault: str) -> None:
+    """Log the warning "3 NOUNs FAULT, such as PATH", unless `paths` is empty."""
+    if paths:
+        first = printable(str(paths[0]))
+        logger.warning(f"{counted(len(paths), noun)} {fault}, such as {first}")
+
+
+def skip(files: Sequence[Path]) -> dict[Path, str]:
+    """Return the reason why each file is not read as an image; log a warning for each reason."""
+    images, others = by_suffix(files)
+    reasons = (
+        (images, "not in a class folder"),
+        (others, f"not called {NAMED_FORMATS}; convert HEIC photos to JPEG"),
+    )
+    for paths, why in reasons:
+        warn_of(paths, "file", f"skipped ({why})")
+    return {path: why for paths, why in reasons for path in paths}
 
 
 class ImageFile(NamedTuple):
@@ -56,12 +174,10 @@ class SplitFiles:
     @property
     def labels(self) -> list[list[str]]:
         """Return the class or the tags of each file."""
-        return [
-            [tag for part in file.label.split("|") if (tag := part.strip())]
-            if self.has_tags
-            else [file.label]
-            for file in self.files
-        ]
+        if not self.has_tags:
+            return [[file.label] for file in self.files]
+        cells = [map(str.strip, file.label.split("|")) for file in self.files]
+        return [list(filter(None, cell)) for cell in cells]
 
     @property
     def groups(self) -> np.ndarray | None:
@@ -71,14 +187,11 @@ class SplitFiles:
 
 
 def by_split(tree: SplitFiles, parts: Sequence[str]) -> dict[str, SplitFiles]:
-    """Divide files, given the split of each of them."""
-    return {
-        part: replace(
-            tree,
-            files=[file for file, each in zip(tree.files, parts, strict=True) if each == part],
-        )
-        for part in dict.fromkeys(parts)
-    }
+    """Divide files into splits; `parts` has the split of each file."""
+    found: dict[str, list[ImageFile]] = {}
+    for file, part in zip(tree.files, parts, strict=True):
+        found.setdefault(part, []).append(file)
+    return {part: replace(tree, files=files) for part, files in found.items()}
 
 
 def name_of(path: Path, config: FolderConfig) -> str:
@@ -123,12 +236,6 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     if others := [each for each in subfolders(root) if each not in places.values()]:
         logger.warning(f"ignored folders next to {train.name}/:{bulleted(others)}\n{IF_CLASSES}")
     return {part: scan(place, config) for part, place in places.items()}
-
-
-def subfolders(folder: Path) -> list[Path]:
-    """Return the sorted folders in a folder, without hidden ones; [] if it does not exist."""
-    names = next(os.walk(folder), ("", [], []))[1]
-    return [folder / name for name in sorted(names) if is_visible(name)]
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -186,19 +293,14 @@ def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
         )
 
 
-def images_in(folder: Path) -> list[Path]:
-    """Return the images that lie directly in a folder."""
-    return by_suffix(visible(folder))[0]
-
-
 def scan(root: Path, config: FolderConfig) -> SplitFiles:
     """Return the files of the class folders in `root`.
 
     If there are no class folders, all images in `root` belong to a class named after `root`. Raise
     ValueError if config.group_by does not match the name of an image file.
     """
-    folders = subfolders(root)
-    others = [child for child in visible(root) if folders and not child.is_dir()]
+    folders, loose = entries(root)
+    others = loose if folders else []
     files = []
     for folder in folders or [root]:
         label = class_name(folder.resolve().name if folder == root else folder.name)
@@ -228,62 +330,6 @@ def group_of(path: Path, config: FolderConfig) -> str | None:
     return found[0]
 
 
-def class_names(trees: dict[str, SplitFiles]) -> list[str]:
-    """Return the sorted names of the classes that have training images.
-
-    Warn about class folders without images, and about names that are almost the same. Raise
-    ValueError if there are no training images, or if the test or validation images include other
-    classes.
-    """
-    tree = trees["train"]
-    names = sorted(set(chain(*tree.labels)))
-    if not names:
-        raise ValueError(
-            f"{tree.root} has no tags for training images: fill in the column tags"
-            if tree.has_tags
-            else f"{tree.root} has no folders with images: put {NAMED_FORMATS} files into "
-            f"{tree.root / 'CLASS'}/, one folder per class"
-        )
-    if pairs := alike(names):
-        logger.warning(pairs)
-    folders = subfolders(tree.root)
-    if len(folders) == 1 and subfolders(folders[0]):
-        logger.warning(
-            f"all images are of one class, {folders[0].name}: if the folders in {folders[0]} are "
-            f"the classes, set data.root={folders[0]}"
-        )
-    if empty := [folder for folder in folders if class_name(folder.name) not in names]:
-        logger.warning(f"classes left out because they have no images:{bulleted(empty)}")
-    for part in trees.values():
-        require_known_classes(part, names, "the training images")
-    return names
-
-
-def alike(names: Iterable[str]) -> str:
-    """Return a hint to names that differ only in case, spaces, hyphens or underscores, or ""."""
-    groups = [list(group) for _, group in groupby(sorted(names, key=folded), folded)]
-    same = [" and ".join(map(repr, group)) for group in groups if len(group) > 1]
-    return (
-        f"almost the same names; if they mean one class, use one:{bulleted(same)}" if same else ""
-    )
-
-
 def folded(name: str) -> str:
     """Return a name in lower case, without spaces, hyphens and underscores."""
     return re.sub(r"[\s_-]", "", name).casefold()
-
-
-def require_known_classes(tree: SplitFiles, classes: Sequence[str], owner: str) -> None:
-    """Raise ValueError if the tree has images of a class that is not in `classes`.
-
-    The message calls `classes` those of `owner`, such as "the model".
-    """
-    unknown = sorted(set(chain(*tree.labels)) - set(classes))
-    if unknown:
-        kind = "tags" if tree.has_tags else "classes"
-        named = ", ".join(unknown[:NAMED_AT_MOST])
-        raise ValueError(
-            f"{tree.root} has {kind} that are not {kind} of {owner}: {named}. Remove or rename "
-            "them (images without class folders get the name of their folder as class)\n"
-            f"{alike([*classes, *unknown])}".strip()
-        )
