@@ -20,7 +20,6 @@ import PIL
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, _imaging
 from PIL.Image import Transpose
-from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
@@ -34,7 +33,8 @@ from vit_train.data.files import IMAGE_FORMATS, NAMED_FORMATS, warn_of
 DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".jp2", ".pgm", ".ppm")
 # Limit on a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # Decoders read each part of a file into memory whole.
-BYTES_PER_PIXEL, METADATA = 8, 1 << 24
+BYTES_PER_PIXEL = 8
+METADATA = 1 << 24
 
 warnings.filterwarnings("ignore", module="PIL")  # about unusual metadata
 # libtiff prints its errors itself, without the file's name; Pillow raises them, too.
@@ -75,13 +75,12 @@ class Reading(NamedTuple):
     max_pixels: int = MAX_PIXELS
 
 
-def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, float]:
-    """Decode a file to RGB uint8 (H,W,3): rotated per its EXIF, then brought to `reading.size`.
+def read_image(path: Path, reading: Reading) -> tuple[np.ndarray, int]:
+    """Decode a file to RGB uint8 (3,H,W): rotated per its EXIF, then brought to `reading.size`.
 
-    Also return the share of the image's area that is cropped off. Of several frames or pages, only
-    the first is read. Transparent pixels become white. Scaling is bilinear with antialiasing, as
-    for the other sources. Raise BrokenImage if the file cannot be decoded or the image is too
-    large.
+    Also return its marks. Of several frames or pages, only the first is read. Transparent pixels
+    become white. Scaling is bilinear with antialiasing, as for the other sources. Raise BrokenImage
+    if the file cannot be decoded or the image is too large.
     """
     with opened(path, reading.max_pixels) as image:
         return fit_image(image, reading)
@@ -138,10 +137,27 @@ def turn_of(image: Image.Image) -> Transpose | None:
 
 # The color of padding.
 PADDING = (128, 128, 128)
+# The marks of images and files: several of them add up.
+FLAT = 1
+CROPPED = 2
+BROKEN = 4
+MARKED = {
+    FLAT: "with almost no contrast",
+    CROPPED: "cropped to the center, by more than a fifth of the area",
+}
+# The share of an image's area that may be cropped off without a mark.
+MOST_LOST = 0.2
+# An image counts as flat if no channel spans more gray levels.
+MOST_LEVELS = 15
 
 
-def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
-    """Convert an image to RGB uint8 (H,W,3), and return the share cropped off; see `read_image`."""
+def is_flat(images: np.ndarray) -> Any:
+    """Return True for each image (…,C,H,W), of levels 0 to 255, with almost no contrast: (…)."""
+    return np.ptp(images, axis=(-2, -1)).max(-1) <= MOST_LEVELS
+
+
+def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, int]:
+    """Convert an image to RGB uint8 (3,H,W), and return its marks; see `read_image`."""
     height, width = reading.size
     image.load()  # first, because metadata may follow the pixels
     # Not by ImageOps.exif_transpose, which writes the metadata anew, and fails if it cannot.
@@ -150,7 +166,7 @@ def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
     image = as_rgb(image, reading.white_level)
     bilinear = Image.Resampling.BILINEAR
     if reading.fit == "pad":
-        return np.asarray(ImageOps.pad(image, (width, height), bilinear, color=PADDING)), 0.0
+        image = ImageOps.pad(image, (width, height), bilinear, color=PADDING)
     across, down = image.size
     if reading.fit == "crop":
         scale = min(across / width, down / height)
@@ -160,7 +176,8 @@ def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, float]:
     top = (image.height - down) // 2
     box = (left, top, left + across, top + down)
     lost = 1 - across * down / (image.width * image.height)
-    return np.asarray(image.resize((width, height), bilinear, box)), lost
+    pixels = np.array(image.resize((width, height), bilinear, box)).transpose(2, 0, 1)
+    return pixels, FLAT * bool(is_flat(pixels)) + CROPPED * (lost > MOST_LOST)
 
 
 def as_rgb(image: Image.Image, white_level: int | None) -> Image.Image:
@@ -221,14 +238,6 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
 Decoded = tuple[Any, dict[int, str]]
 # The indices of the broken files, each with the reason, and the marks of all files, uint8 (N,).
 Marked = tuple[dict[int, str], np.ndarray]
-# The marks of files: several of them add up.
-FLAT = 1
-CROPPED = 2
-BROKEN = 4
-FAULTS = {
-    FLAT: "with almost no contrast",
-    CROPPED: "cropped to the center, by more than a fifth of the area",
-}
 # More threads would wait for the GIL.
 THREADS = min(8, os.cpu_count() or 1)
 # Number of images that may wait to be stored.
@@ -247,7 +256,7 @@ def decode_each(
     broken: dict[int, str] = {}
     marks = np.full(len(paths), BROKEN, np.uint8)
 
-    def one(path: Path) -> tuple[np.ndarray, float] | str:
+    def one(path: Path) -> tuple[np.ndarray, int] | str:
         try:
             return read_image(path, reading)
         except BrokenImage as error:
@@ -267,8 +276,8 @@ def decode_each(
                 if isinstance(result, str):
                     broken[index] = result
                 else:
-                    put(index, result[0].transpose(2, 0, 1))
-                    marks[index] = mark_of(*result)
+                    image, marks[index] = result
+                    put(index, image)
     return broken, marks
 
 
@@ -348,25 +357,7 @@ def read_cache(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) ->
     return None
 
 
-# An image counts as flat if no channel spans more gray levels.
-MOST_LEVELS = 15
-# The share of an image's area that may be cropped off without a warning.
-MOST_LOST = 0.2
-
-
-def is_flat(images: Tensor) -> Tensor:
-    """Return True for each image (N,C,H,W), of levels 0 to 255, with almost no contrast: (N,)."""
-    spans = [part.amax((2, 3)) - part.amin((2, 3)) for part in images.split(WAITING)]  # (n,C)
-    return torch.cat(spans).amax(1) <= MOST_LEVELS
-
-
-def mark_of(image: np.ndarray, lost: float) -> int:
-    """Return the marks of an image (H,W,C), of whose area the share `lost` was cropped off."""
-    spans = np.ptp(image, axis=(0, 1))
-    return FLAT * bool(spans.max() <= MOST_LEVELS) + CROPPED * (lost > MOST_LOST)
-
-
 def warn(marks: Mapping[Path, int]) -> None:
     """Warn about files whose images have almost no contrast, or have been cropped much."""
-    for mark, fault in FAULTS.items():
+    for mark, fault in MARKED.items():
         warn_of([path for path, each in marks.items() if each & mark], "image", fault)

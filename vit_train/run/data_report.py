@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from statistics import mean
 
@@ -135,8 +135,8 @@ def faults(
     for problem, files in zip(FAULTS, (data.broken, data.skipped), strict=False):
         for name, why in files.items():
             found.append((problem, ("", printable(name), ""), NO_COPY, printable(why)))
-    flat = torch.cat([is_flat(part) for part in pixels]).nonzero().flatten().tolist()
-    found += [(FAULTS[-1], images[index], NO_COPY, "") for index in flat]
+    flat = [is_flat(some.numpy()) for part in pixels for some in part.split(CHUNK)]
+    found += [(FAULTS[-1], each, NO_COPY, "") for each in compress(images, chain(*flat))]
     places = [(split, label) for split, _, label in images]
     copies: list[Fault] = []
     for first, second, value in find_copies(pixels, places, sides):
@@ -258,4 +258,5 @@ def edges(parts: Sequence[Tensor]) -> Tensor:
     gray = torch.cat([resize(part, THUMBNAIL)[:].float().mean(1) for part in parts])  # (N,S,S)
     steps = torch.cat((gray.diff(dim=1).flatten(1), gray.diff(dim=2).flatten(1)), dim=1)
     steps -= steps.sum(0) / (len(steps) + 1)
-    return F.normalize(steps, dim=1) * ~is_flat(gray.unsqueeze(1)).unsqueeze(1)
+    flat = torch.from_numpy(is_flat(gray.unsqueeze(1).numpy()))
+    return F.normalize(steps, dim=1) * ~flat.unsqueeze(1)

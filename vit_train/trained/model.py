@@ -19,7 +19,7 @@ from vit_train.config.fields import Size, as_setting
 from vit_train.config.run import TrainConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.decode import BrokenImage, Reading, decoding, fit_image, mark_of, read_image
+from vit_train.data.decode import BrokenImage, Reading, decoding, fit_image, read_image
 from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import THRESHOLD
 from vit_train.loop.workers import make_workers
@@ -212,14 +212,13 @@ class Trained(NamedTuple):
         reading = Reading(size or meta.image_shape[1:], meta.fit, meta.white_level, max_pixels)
         with decoding():
             if isinstance(image, str | Path):
-                pixels, lost = read_image(Path(image), reading)
+                pixels, mark = read_image(Path(image), reading)
             else:
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                pixels, lost = fit_image(opened, reading)
-        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+                pixels, mark = fit_image(opened, reading)
         if marks is not None and isinstance(image, str | Path):
-            marks[Path(image)] = mark_of(pixels, lost)
-        return tensor
+            marks[Path(image)] = mark
+        return torch.from_numpy(pixels)
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
         """Return the predictions for uint8 images (B,C,H,W), computed on the model's device.
