@@ -44,6 +44,20 @@ def test_the_fingerprint_is_of_every_image_label_and_name() -> None:
     assert len(set(prints)) == len(prints)
 
 
+@pytest.mark.parametrize("chosen", [[], [3], [4, 0]])
+def test_a_subset_keeps_all_that_belongs_to_its_images(chosen: list[int]) -> None:
+    """Also if it is a single image, whose index numpy could take for a number."""
+    names = np.array(list("abcde"), dtype=object)
+    whole = replace(some(5), names=names, groups=names, weights=torch.arange(5.0))
+    index = torch.tensor(chosen, dtype=torch.long)
+    for part in (whole.subset(index), whole.subset(index).with_others(whole.subset(index[:0]))):
+        assert torch.equal(part.images, whole.images[index]) and part.masks is None
+        assert torch.equal(part.labels, whole.labels[index])
+        assert part.names is not None and part.names.tolist() == [names[each] for each in chosen]
+        assert part.groups is not None and part.groups.tolist() == part.names.tolist()
+        assert part.weights is not None and part.weights.tolist() == chosen
+
+
 def test_statistics_are_numpys() -> None:
     images = pixels(20)
     images[:, 1] //= 3

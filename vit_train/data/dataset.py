@@ -71,11 +71,11 @@ class ImagesOnDisk:
         return self[:].to(device)
 
 
-def select(images: Any, index: Tensor | slice) -> Any:
-    """Return the images at `index`; images on disk stay there."""
+def select(images: Any, index: Any) -> Any:
+    """Return the images, or their properties, at `index`; images on disk stay there."""
     if isinstance(images, ImagesOnDisk):
         return replace(images, rows=images.rows[index])
-    return images[index]
+    return None if images is None else images[index]
 
 
 def concatenated(first: Any, second: Any) -> Any:
@@ -87,10 +87,7 @@ def concatenated(first: Any, second: Any) -> Any:
         return None
     if isinstance(first, np.ndarray):
         return np.concatenate((first, second))
-    if (
-        all(isinstance(each, ImagesOnDisk) for each in (first, second))
-        and first.path == second.path
-    ):
+    if isinstance(first, ImagesOnDisk) and first.path == getattr(second, "path", None):
         return replace(first, rows=torch.cat((first.rows, second.rows)))
     return torch.cat((first[:], second[:]))
 
@@ -123,6 +120,11 @@ class ImageSet:
         return np.arange(len(self)) if self.names is None else self.names
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """Return all fields by their names, with `all_names` as names."""
+        return vars(self) | {"names": self.all_names}
+
+    @property
     def has_tags(self) -> bool:
         return self.labels.ndim == 2
 
@@ -139,28 +141,15 @@ class ImageSet:
         return ["|".join(compress(classes, row)) for row in self.labels.tolist()]
 
     def with_others(self, others: "ImageSet") -> "ImageSet":
-        """Return a set of these images followed by `others`, without masks.
-
-        All images must have the same size in pixels.
-        """
+        """Return these images followed by `others`, which must have the same size in pixels."""
+        theirs = others.columns
         return ImageSet(
-            concatenated(self.images, others.images),
-            concatenated(self.labels, others.labels),
-            names=concatenated(self.all_names, others.all_names),
-            groups=concatenated(self.groups, others.groups),
-            weights=concatenated(self.weights, others.weights),
+            **{key: concatenated(own, theirs[key]) for key, own in self.columns.items()}
         )
 
     def subset(self, index: Tensor) -> "ImageSet":
         rows = index.cpu().numpy()
-        return ImageSet(
-            select(self.images, index),
-            self.labels[index],
-            masks=None if self.masks is None else self.masks[index],
-            names=self.all_names[rows],
-            groups=None if self.groups is None else self.groups[rows],
-            weights=None if self.weights is None else self.weights[index],
-        )
+        return ImageSet(**{key: select(each, rows) for key, each in self.columns.items()})
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Return the units that may not be split: the groups or, without groups, single images.

@@ -52,12 +52,6 @@ def solarize(images: Tensor, magnitude: Tensor) -> Tensor:
     return torch.where(images >= per_image(magnitude), BOUND - images, images)
 
 
-def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Stretch each channel to 0…255; a constant channel is unchanged."""
-    stretched: Tensor = functional.autocontrast(images)
-    return stretched
-
-
 def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Spread each channel's values so that their histogram becomes flat.
 
@@ -93,7 +87,7 @@ PIXEL_OPERATIONS: dict[str, Operation] = {
     "Posterize": posterize,
     "Solarize": solarize,
     "Invert": solarize,  # its magnitude is 0
-    "AutoContrast": autocontrast,
+    "AutoContrast": lambda images, _: functional.autocontrast(images),
     "Equalize": equalize,
 }
 
@@ -185,16 +179,13 @@ CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 class Policy(ABC):
     """Base class of the policies, which apply `num_rounds` operations, one after the other.
 
-    `space` is torchvision's table: each operation's magnitudes by strength, and whether the
-    magnitudes, such as angles, are negated with probability ½. From epoch `policy_epochs` on, all
-    images stay unchanged.
+    From epoch `policy_epochs` on, all images stay unchanged.
     """
 
     num_rounds: int
 
-    def __init__(
-        self, space: Mapping[str, tuple[Tensor, bool]], size: Size, config: AugmentConfig
-    ) -> None:
+    def __init__(self, size: Size, config: AugmentConfig) -> None:
+        space = self.space(size)
         bins = max(values.numel() for values, _ in space.values())
         magnitudes = torch.zeros(2, len(OPERATIONS), bins, dtype=torch.float64)
         for name, (values, is_signed) in space.items():
@@ -205,7 +196,15 @@ class Policy(ABC):
         # The draws of a round for one image, by sign, operation and strength.
         self.table = drawn.T.view(*magnitudes.shape, ROUND)
         self.rows = ROUND * self.num_rounds
+        self.strength = config.magnitude
         self.epochs = config.policy_epochs or math.inf
+
+    @abstractmethod
+    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+        """Return torchvision's table: for each operation, its magnitudes by strength and a flag.
+
+        If the flag is True, the magnitudes, such as angles, are negated with probability ½.
+        """
 
     @abstractmethod
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
@@ -236,10 +235,8 @@ class RandAugment(Policy):
 
     num_rounds = 2
 
-    def __init__(self, size: Size, config: AugmentConfig) -> None:
-        space = autoaugment.RandAugment()._augmentation_space(STRENGTHS, size)
-        super().__init__(space, size, config)
-        self.strength = config.magnitude
+    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+        return autoaugment.RandAugment()._augmentation_space(STRENGTHS, size)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
         for _ in range(self.num_rounds):
@@ -254,9 +251,8 @@ class TrivialAugment(Policy):
 
     num_rounds = 1
 
-    def __init__(self, size: Size, config: AugmentConfig) -> None:
-        space = autoaugment.TrivialAugmentWide()._augmentation_space(STRENGTHS)
-        super().__init__(space, size, config)
+    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+        return autoaugment.TrivialAugmentWide()._augmentation_space(STRENGTHS)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
         operation = any_operation(rng, count)
@@ -267,27 +263,26 @@ class AutoAugment(Policy):
     """One of 25 learned pairs of operations (Cubuk et al. 2019, arXiv:1805.09501, table 7)."""
 
     num_rounds = 2
+    theirs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
+    # Each operation's index, its probability and, if it has one, its strength, 0…9: (25,2,3).
+    pairs = torch.tensor(
+        [
+            [(OPERATIONS.index(name), chance, strength or 0) for name, chance, strength in pair]
+            for pair in theirs.policies
+        ]
+    )
 
-    def __init__(self, size: Size, config: AugmentConfig) -> None:
-        theirs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
-        super().__init__(theirs._augmentation_space(10, size), size, config)
-        # Each operation's index, its probability and, if it has one, its strength, 0…9: (2,25,3).
-        self.pairs = torch.tensor(
-            [
-                [(OPERATIONS.index(name), chance, strength or 0) for name, chance, strength in pair]
-                for pair in theirs.policies
-            ]
-        ).transpose(0, 1)
+    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+        return self.theirs._augmentation_space(10, size)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
-        pair = rng.integers(self.pairs.shape[1], size=count)
-        for one in self.pairs:
-            operation, chance, strength = one[pair].unbind(1)
+        chosen = self.pairs[rng.integers(len(self.pairs), size=count)]  # (N,2,3)
+        for operation, chance, strength in chosen.permute(1, 2, 0):
             happens = torch.from_numpy(rng.random(count)) < chance
             yield self.round((operation * happens).long(), strength.long(), rng)  # or 0, Identity
 
 
-POLICIES: dict[str, Callable[[Size, AugmentConfig], Policy]] = {
+POLICIES: dict[str, type[Policy]] = {
     "randaugment": RandAugment,
     "trivialaugment": TrivialAugment,
     "autoaugment": AutoAugment,

@@ -160,12 +160,11 @@ def load_cifar(config: Cifar10Config) -> Dataset:
         ),
     )
     obtain(archive, config)
-    train, test = (kind(config.root, train=train) for train in (True, False))
-    return Dataset(cifar_set(train, config), cifar_set(test, config), tuple(train.classes))
-
-
-def cifar_set(part: CIFAR10, config: Cifar10Config) -> ImageSet:
-    return labeled_images(part.data.transpose(0, 3, 1, 2), part.targets, config)
+    parts = [kind(config.root, train=train) for train in (True, False)]
+    train, test = (
+        labeled_images(part.data.transpose(0, 3, 1, 2), part.targets, config) for part in parts
+    )
+    return Dataset(train, test, tuple(parts[0].classes))
 
 
 def labeled_images(images: np.ndarray, labels: Sequence[int], config: ArchiveConfig) -> ImageSet:

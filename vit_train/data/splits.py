@@ -12,8 +12,13 @@ from vit_train.data.dataset import Dataset, ImageSet
 
 # The usual names of splits in folders and tables, and the splits for which they stand.
 SPLITS = {
-    **{"train": "train", "training": "train", "test": "test", "testing": "test"},
-    **{"val": "val", "valid": "val", "validation": "val"},
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
 }
 SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})[ _-]?(?:set|data|images)?(?![a-z])")
 
