@@ -41,7 +41,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     """Move a data set's images to the device; if they do not fit, warn and return them unmoved.
 
-    The images do not fit if they need more than GPU_SHARE of the free memory. The warning says "the
+    The images fit if they need at most GPU_SHARE of the free memory. The warning calls them "the
     images for PURPOSE".
     """
     if device.type == images.device.type:  # images on disk count as images in main memory
@@ -231,9 +231,8 @@ class TrainBatches(DrawnBatches):
         self.drawing = [self.cropper, *self.steps, *optional]
 
     def weighted(self, weights: Tensor | None) -> "TrainBatches":
-        """Return the same batches with targets that are multiplied by each image's weight (N,).
+        """Return these batches, with targets scaled by each image's weight (N,) unless it is None.
 
-        Without weights, return the same batches.
         Labels become one-hot rows (B,K) scaled by the image's weight. Tags get a last column of
         ones (B,K+1), scaled likewise. Mixup and CutMix mix these rows.
         """

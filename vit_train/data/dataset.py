@@ -32,8 +32,8 @@ IMAGES_PER_PART = 256
 class ImagesOnDisk:
     """Images uint8 (N,C,H,W) that stay in a file: the `rows` (N,) of a file of (C,H,W) images.
 
-    They are read when they are indexed. They have only those methods of a tensor that read no more
-    than they return.
+    Indexing reads them. They support only those methods of a tensor that read no more than they
+    return.
     """
 
     path: Path

@@ -1,7 +1,7 @@
 """Decode image files to RGB arrays of one size, into memory or into a file of the cache.
 
-A file that cannot be decoded is reported with the reason. Warn about images with almost no
-contrast, and about images that lose much of their area to cropping.
+Files that cannot be decoded are reported with the reason. Warnings count the images with almost no
+contrast, and those that lose much of their area to cropping.
 """
 
 import contextlib
@@ -64,9 +64,9 @@ def decoding() -> Iterator[None]:
 class Reading(NamedTuple):
     """How files become images of one `size`, which is their height and width in pixels.
 
-    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; if it
-    is None, this is the `white_level_of` each image's largest value. Images of more than
-    `max_pixels` pixels are not decoded.
+    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None
+    stands for the `white_level_of` each image's largest value. Images of more than `max_pixels`
+    pixels are not decoded.
     """
 
     size: Size
@@ -122,10 +122,10 @@ SWAPS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transp
 
 
 def turn_of(image: Image.Image) -> Transpose | None:
-    """Return how to turn an image to be seen as its EXIF demands, or None to leave it as it is.
+    """Return the turn that an image's EXIF orientation demands, or None if it demands none.
 
-    A TIFF that is not loaded yet needs no turn: Pillow turns its size at once, and its pixels when
-    it loads them.
+    A TIFF needs no turn: Pillow turns its size when it opens the file, and its pixels when it loads
+    them.
     """
     if image.format == "TIFF":
         return None

@@ -19,7 +19,7 @@ COLUMN_NAMES = {
     "split": ("split", "set", "subset", "fold", "isvalid"),
     "weight": ("weight",),
 }
-# Other cells of the column split than the usual names of splits; true and false are for is_valid.
+# More values of the column split, besides the usual names of splits: true and false of is_valid.
 CELLS = {"": "train", "true": "val", "false": "train"}
 
 

@@ -24,7 +24,8 @@ from vit_train.trained.load import load
 from vit_train.trained.provenance import cpu_model
 
 RANDOM_IMAGES = 256
-BATCH = 50
+# Number of images to compare at once.
+COMPARED = 50
 # The largest difference in logits that counts as rounding error, relative to the largest logit.
 TOLERANCE = 1e-4
 
@@ -105,7 +106,7 @@ def check_logits(
     the accuracies, if there are labels.
     """
     normalize = Normalize(model.meta.statistics)
-    batches = images.split(BATCH)
+    batches = images.split(COMPARED)
     expected = torch.cat([model.original(normalize(batch)) for batch in batches]) / model.divisor
     model.meta.require_finite(expected)
     given = torch.cat([predict(model.inputs(batch)) for batch in batches])
@@ -154,7 +155,8 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
     The card has the results of the run, unless its summary is missing or damaged.
     """
     meta = model.meta
-    inputs = f"{model.image_type} (N, {', '.join(map(str, meta.image_shape))})"
+    kind = "uint8" if model.normalize else "normalized float32"
+    inputs = f"{kind} (N, {', '.join(map(str, meta.image_shape))})"
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
     thresholds = (
         f"{markdown_cell(tag)} {least:.3f}"

@@ -58,11 +58,6 @@ class Exportable:
     # The original's logits are divided by this number, the temperature or 1.
     divisor: float = 1.0
 
-    @property
-    def image_type(self) -> str:
-        """Return the kind of images that the exported model takes."""
-        return "uint8" if self.normalize else "normalized float32"
-
     def inputs(self, images: Tensor) -> Tensor:
         """Convert uint8 images to images that the exported model takes."""
         return images if self.normalize else Normalize(self.meta.statistics)(images)
