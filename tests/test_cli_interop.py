@@ -439,6 +439,8 @@ CANNOT = [
     ),
     (ViTConfig(final_norm=False), "timm", "model.final_norm=False: choose one"),
     (ViTConfig(head="gap"), "hf", "model.head=gap: "),
+    (ViTConfig(qk_norm=True, layer_scale=0.1), "hf", "model.qk_norm=True, model.layer_scale=0.1: "),
+    (ViTConfig(stem="conv", norm_eps=1e-3), "timm", "model.stem=conv, model.norm_eps=0.001: "),
 ]
 
 

@@ -53,15 +53,6 @@ def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(part) == 6 and torch.equal(part.images, images)
 
 
-def test_stl10_needs_no_unlabeled_images_unless_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin").unlink()
-    assert load_dataset(Stl10Config(root=str(tmp_path))).unlabeled is None
-    with pytest.raises(ValueError, match=r"unlabeled_X\.bin missing"):
-        load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True))
-
-
 def test_stl10_unlabeled_images_stay_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,26 +83,21 @@ def trainer_of(data: ImageSet, **loop: Any) -> Trainer:
     return Trainer(model, task, batches, config, Precision("fp32", GPU))
 
 
-def advance(trainer: Trainer, draws: tuple[torch.Tensor, ...]) -> None:
-    """Take a step as the loop does."""
-    trainer.train_on(draws)
-
-
 def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
     trainer = trainer_of(pictures(), on_nonfinite="skip", log_every=4)
     draws = list(trainer.train_loader.draws(0))
-    for number in range(6):
-        advance(trainer, draws[number])
+    for each in draws[:6]:
+        trainer.train_on(each)
     assert (trainer.graphed_step.graph is not None) == IS_GPU
     trainer.nonfinite.check(trainer.step)
     before = [weight.clone() for weight in trainer.parameters]
     normalize = trainer.train_loader.normalize  # type: ignore[attr-defined]
     scale = normalize.scale.clone()
     normalize.scale.fill_(float("nan"))
-    advance(trainer, draws[0])
+    trainer.train_on(draws[0])
     assert all(map(torch.equal, before, trainer.parameters))
     normalize.scale.copy_(scale)
-    advance(trainer, draws[1])
+    trainer.train_on(draws[1])
     assert not any(map(torch.equal, before, trainer.parameters))
     trainer.nonfinite.check(trainer.step)
     assert trainer.nonfinite.skipped == 1
@@ -126,11 +121,11 @@ def test_evaluation_as_a_graph_sees_each_batch_and_the_latest_weights() -> None:
 def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
     trainer = trainer_of(pictures(), log_every=1000, cuda_graph=cuda_graph)
     draws = list(trainer.train_loader.draws(0))
-    for number in range(5):
-        advance(trainer, draws[number])
+    for each in draws[:5]:
+        trainer.train_on(each)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        advance(trainer, draws[5])
+        trainer.train_on(draws[5])
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -10,7 +10,6 @@ from vit_train.base.reading import Refused
 from vit_train.config.model import ViTConfig
 from vit_train.interop.config_files import hf_facts
 from vit_train.interop.layouts import (
-    HUGGING_FACE,
     LAYOUTS,
     NORM_IN,
     PATCHES,
@@ -75,24 +74,6 @@ def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_
     assert not left and ours.keys() == state.keys()
     assert all(torch.equal(value, state[key]) for key, value in ours.items())
     assert not [key for key in shown if key != "mlp_dim" and shown[key] != vars(model.config)[key]]
-
-
-@pytest.mark.parametrize(
-    "layout, settings, refused",
-    [
-        (TIMM, {"pre_norm": False}, "model.pre_norm=False"),
-        (TIMM, {"positions": "relative"}, "model.positions=relative"),
-        (TIMM, {"stem": "conv"}, "model.stem=conv"),
-        (TIMM, {"norm_eps": 1e-3}, "model.norm_eps=0.001"),
-        (HUGGING_FACE, {"head": "gap"}, "model.head=gap"),
-        (HUGGING_FACE, {"qk_norm": True}, "model.qk_norm=True"),
-        (HUGGING_FACE, {"layer_scale": 0.1}, "model.layer_scale=0.1"),
-    ],
-)
-def test_unsupported_settings_are_named(
-    layout: Layout, settings: dict[str, Any], refused: str
-) -> None:
-    assert refused in layout.unsupported(replace(SMALL, **settings))
 
 
 STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())

@@ -4,10 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vit_train.config.model import CnnConfig, FastCnnConfig, ResNetConfig, ViTConfig
+from vit_train.config.model import (
+    CnnConfig,
+    FastCnnConfig,
+    ModelConfig,
+    ResNetConfig,
+    ViTConfig,
+)
 from vit_train.model.build import build
 from vit_train.model.patches import ConvStem, PatchEmbed
-from vit_train.model.vit import VisionTransformer
 
 CONV = ViTConfig(stem="conv", embed_dim=8)
 
@@ -38,12 +43,6 @@ def test_normed_patches_have_a_norm_before_and_after_their_map() -> None:
     torch.testing.assert_close(embed(images), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_model_has_a_conv_stem_instead_of_patches() -> None:
-    model = VisionTransformer(ViTConfig(stem="conv", embed_dim=16, depth=1))
-    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
-    assert sum(p.numel() for p in model.patch_embed.parameters()) == 27 * 64 + 9 * 64 * 16
-
-
 def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
     torch.manual_seed(0)
     embed = PatchEmbed(ViTConfig(embed_dim=10, num_heads=2, patch_overlap=1), 3).double()
@@ -53,30 +52,27 @@ def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
     torch.testing.assert_close(embed(images), expected, rtol=0, atol=1e-12)
 
 
-CONFIGS = {
-    "cnn": CnnConfig(),
-    "resnet": ResNetConfig(),
-    "fast_cnn": FastCnnConfig(widths=[8, 16, 8]),
-}
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("size", [32, 96])
-def test_images_of_any_size_and_number_of_classes(name: str, size: int) -> None:
-    model = build(CONFIGS[name], (3, size, size), 7)
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        (ViTConfig(stem="conv", embed_dim=16, depth=1), 32),
+        (CnnConfig(), 96),
+        (CnnConfig(widths=[4, 8, 16, 32]), 8),  # down to one pixel
+        (ResNetConfig(), 96),
+        (FastCnnConfig(widths=[8, 16, 8]), 32),
+    ],
+    ids=str,
+)
+def test_images_of_any_size_and_number_of_classes(config: ModelConfig, size: int) -> None:
+    model = build(config, (3, size, size), 7)
     assert model(torch.randn(2, 3, size, size)).shape == (2, 7)
 
 
 def test_the_image_is_halved_where_the_width_grows() -> None:
-    cnn, resnet = (build(CONFIGS[name], (3, 32, 32), 10) for name in ("cnn", "resnet"))
+    cnn, resnet = (build(config, (3, 32, 32), 10) for config in (CnnConfig(), ResNetConfig()))
     images = torch.randn(1, 3, 32, 32)
     assert cnn.features(images).shape == (1, 128, 8, 8)
     assert resnet.stages(resnet.stem(images)).shape == (1, 64, 8, 8)
-
-
-def test_a_cnn_may_halve_the_image_down_to_one_pixel() -> None:
-    model = build(CnnConfig(widths=[4, 8, 16, 32]), (3, 8, 8), 10)
-    assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
 
 
 def test_the_fast_cnn_is_convolutions_of_whitened_patches() -> None:
