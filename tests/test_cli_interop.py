@@ -260,10 +260,14 @@ def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
     run.says("norm_eps", "vit-results", "run", "random", "--out=.")
 
 
-def test_an_assumed_activation_is_the_one_set(run: Run) -> None:
+def test_what_weights_do_not_show_is_as_set_or_as_usual(run: Run) -> None:
     save("x.safetensors", STATE)
     found = pretrained("x.safetensors", replace(CONFIG, activation="gelu_tanh"))
     assert found.config.activation == "gelu_tanh" and "activation" in found.assumed
+    assert found.config.num_heads == CONFIG.num_heads
+    save("wider.safetensors", weights(embed_dim=128, depth=1))
+    found = pretrained("wider.safetensors", CONFIG)
+    assert found.config.num_heads == 2 and "num_heads" in found.assumed  # 64 wide, as published
 
 
 def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:

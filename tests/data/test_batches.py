@@ -214,3 +214,9 @@ def test_every_class_is_taken_equally_often_and_its_images_evenly(counts: list[i
     assert torch.equal(order, balanced_order(labels, np.random.default_rng(3)))
     if len(counts) > 1:
         assert not torch.equal(order, balanced_order(labels, np.random.default_rng(4)))
+
+
+def test_an_image_that_is_left_over_is_of_any_class() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    taken = [labels[balanced_order(labels, np.random.default_rng(seed))] for seed in range(20)]
+    assert {int(each.sum()) for each in taken} == {3, 4}

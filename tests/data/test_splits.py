@@ -128,6 +128,15 @@ def test_every_image_is_validated_on_in_exactly_one_fold(folds: int, own: bool) 
     assert ids(again.val) != ids(parts[0].val)
 
 
+def test_the_images_of_a_class_are_shuffled_and_dealt_to_the_folds_in_turn() -> None:
+    images = ImageSet(torch.arange(10), torch.zeros(10, dtype=torch.long))
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(3))
+    for fold in range(4):
+        config = DataConfig(cv_folds=4, cv_fold=fold, split_seed=3)
+        found = make_splits(Dataset(images, DATA.test, ("a",)), config).val
+        assert ids(found) == set(order[fold::4].tolist())
+
+
 def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
     data = ["data.train_images=61", "data.test_images=20", "data.cv_folds=2", "train.epochs=1"]
     sweep = ["-m", "data.cv_fold=0,1", "hydra.sweep.dir=runs", "model.head=gap"]

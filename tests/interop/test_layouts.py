@@ -147,3 +147,10 @@ def test_images_that_are_not_normalized_keep_their_values() -> None:
         files = {"preprocessor_config.json": images | {"do_normalize": normalizes}}
         found = hf_facts(files).statistics
         assert found is not None and (*found.mean, *found.std) == (*[mean] * 3, *[std] * 3)
+
+
+def test_classes_of_hugging_face_come_by_their_numbers() -> None:
+    """Not in the alphabetical order of the numbers."""
+    names = [f"class {number}" for number in range(12)]
+    labels = {str(number): names[number] for number in reversed(range(12))}
+    assert hf_facts({"config.json": {"id2label": labels}}).classes == names
