@@ -112,19 +112,19 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
             file.seek(0)
             # Spreadsheets of many countries separate cells by semicolons.
             delimiter = max(",;\t", key=first.count)
-            rows = csv.DictReader(file, restval="", delimiter=delimiter)
-            rows.fieldnames = distinct(rows.fieldnames or [])
-            columns = columns_of(rows.fieldnames, config)
-            for number, row in enumerate(rows):
+            rows = csv.reader(file, delimiter=delimiter)
+            headers = next(rows, [])
+            columns = columns_of(headers, config)
+            for number, row in enumerate(filter(any, rows)):
                 if number == 0:
-                    check_others(row, columns, config)
-                if any(row.pop(None, ())):
+                    check_others(headers, row, columns, config)
+                if any(row[len(headers) :]):
                     raise ValueError(
                         f"{config.file}, line {rows.line_num}: there are more cells than columns: "
                         "put cells that contain a separator into double quotes"
                     )
-                if any(row.values()):
-                    yield rows.line_num, {name: row[header] for name, header in columns.items()}
+                cells = [*row, *[""] * len(headers)]  # a row may lack its last cells
+                yield rows.line_num, {name: cells[place] for name, place in columns.items()}
     except UnicodeDecodeError:
         raise ValueError(
             f"data.file={config.file} is not in UTF-8: save it again as “CSV UTF-8”"
@@ -133,26 +133,18 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
 
 
-def distinct(headers: Sequence[str]) -> list[str]:
-    """Return the headers, with their place added to repeated ones: the first of them is used."""
-    return [
-        f"{name} ({place})" if name in headers[: place - 1] else name
-        for place, name in enumerate(headers, start=1)
-    ]
-
-
-def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, str]:
-    """Return the header of each column that is used.
+def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
+    """Return the place of each column that is used; of columns with one name, use the first.
 
     Raise ValueError, with all headers, if a column is missing.
     """
-    found = {folded(header): header for header in reversed(headers)}
+    names = [folded(header) for header in headers]
     named = COLUMN_NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
     columns = {
-        column: found[name]
-        for column, names in named.items()
-        for name in reversed(names)
-        if name in found
+        column: names.index(name)
+        for column, usual in named.items()
+        for name in reversed(usual)
+        if name in names
     }
     if "tags" in columns:
         columns.pop("label", None)
@@ -169,18 +161,21 @@ def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, str]:
     return columns
 
 
-def check_others(row: Mapping[str, str], columns: Mapping[str, str], config: TableConfig) -> None:
+def check_others(
+    headers: Sequence[str], row: Sequence[str], columns: Mapping[str, int], config: TableConfig
+) -> None:
     """Log the headers of the columns that are not used.
 
     Raise ValueError if one of them holds a split in the first `row`, but no column split is used.
     """
-    others = [header for header in row if header and header not in columns.values()]
-    splits = [f"{header} ({row[header]})" for header in others if split_of(str(row[header]))]
+    used = [headers[place] for place in columns.values()]
+    others = [header for header in headers if header and header not in used]
+    cells = zip(headers, row, strict=False)
+    splits = [f"{header} ({cell})" for header, cell in cells if header in others and split_of(cell)]
     if splits and "split" not in columns:
         raise ValueError(
             f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
             "and write train, val or test, or delete it"
         )
     if others:
-        used = listed(list(columns.values()))
-        logger.info(f"{config.file}: columns {used}; not used: {listed(others)}")
+        logger.info(f"{config.file}: columns {listed(used)}; not used: {listed(others)}")
