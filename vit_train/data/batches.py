@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -161,11 +161,6 @@ class EvalBatches:
             yield self.normalize(to_device(images, labels.device)), labels
 
 
-def shuffled_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return the indices of all images (N,) in a random order."""
-    return torch.from_numpy(rng.permutation(len(labels)))
-
-
 def balanced_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
     """Return N image indices in random order, equally many of each class, for labels (N,).
 
@@ -182,8 +177,11 @@ def balanced_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.permutation(np.concatenate(taken)))
 
 
-# The choices of data.sampler.
-ORDERS = {"shuffled": shuffled_order, "balanced": balanced_order}
+# The choices of data.sampler: functions from labels (N,) to the images of an epoch, by index (N,).
+ORDERS: dict[str, Callable[[Tensor, np.random.Generator], Tensor]] = {
+    "shuffled": lambda labels, rng: torch.from_numpy(rng.permutation(len(labels))),
+    "balanced": balanced_order,
+}
 
 
 class TrainBatches(DrawnBatches):

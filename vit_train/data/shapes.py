@@ -89,7 +89,12 @@ def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[
         u, v, pixel = _coordinates(len(labels), size, math.pi, (0.06, 0.12), generator)
         stroke = _coverage(torch.maximum(u.abs() - 1, v.abs() - 0.25), pixel)
         canvas = _paint(canvas, stroke, 0.35, 0.8, generator)
-    coverage = _object(labels, size, generator)
+    u, v, pixel = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
+    distance = torch.empty_like(u)
+    for label, figure in enumerate(FIGURES.values()):
+        members = labels == label
+        distance[members] = figure(u[members], v[members])
+    coverage = _coverage(distance, pixel)
     canvas = _paint(canvas, coverage, 0.65, 1.0, generator)
     canvas += torch.randn(canvas.shape, generator=generator) * 0.04
     return canvas.mul_(255).round_().clamp_(0, 255).to(torch.uint8), coverage > 0.5
@@ -141,16 +146,6 @@ def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
     pixel.
     """
     return (0.5 - distance / pixel).clamp_(0, 1)
-
-
-def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Place each label's figure at random; return the covered share of each pixel: (n,S,S)."""
-    u, v, pixel = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
-    distance = torch.empty_like(u)
-    for label, figure in enumerate(FIGURES.values()):
-        members = labels == label
-        distance[members] = figure(u[members], v[members])
-    return _coverage(distance, pixel)
 
 
 def _paint(

@@ -9,7 +9,7 @@ from torch import nn
 
 from vit_train.base.reading import Refused
 from vit_train.config.model import ViTConfig
-from vit_train.data.dataset import Statistics, valid_statistics
+from vit_train.data.dataset import CHANNELS, Statistics, valid_statistics
 
 # The contents of JSON files beside the weights, by file name.
 Files = Mapping[str, Mapping[str, Any]]
@@ -187,11 +187,10 @@ def hf_facts(files: Files) -> ModelFacts:
     labels = config.get("id2label") or {}
     classes = [labels[number] for number in sorted(labels, key=int)]
     named = classes and not classes[0].startswith("LABEL_")
-    mean = images.get("image_mean")
-    std = images.get("image_std")
-    if images.get("do_normalize") is False and mean is not None:
-        mean, std = [0.0] * len(mean), [1.0] * len(mean)
-    return ModelFacts(settings, classes if named else None, known_statistics(mean, std))
+    statistics = known_statistics(images.get("image_mean"), images.get("image_std"))
+    if images.get("do_normalize") is False and statistics is not None:
+        statistics = Statistics((0.0,) * CHANNELS, (1.0,) * CHANNELS)
+    return ModelFacts(settings, classes if named else None, statistics)
 
 
 def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:

@@ -25,7 +25,7 @@ from vit_train.config.model import ViTConfig, require_vit
 from vit_train.config.run import PREDICTING, from_checkpoint
 from vit_train.data.dataset import CHANNELS, Seen, Statistics, valid_statistics
 from vit_train.interop.config_files import ModelFacts, built_facts
-from vit_train.interop.layouts import Layout, layout_of
+from vit_train.interop.layouts import Layout, is_square, layout_of
 from vit_train.model.build import build, on_meta
 from vit_train.model.patches import grid_of
 from vit_train.model.positions import Weights
@@ -221,10 +221,9 @@ def image_size(state: Weights, config: ViTConfig) -> int:
         return config.patch_size
     tokens = state["pos_embed.0.weight"].numel() // config.embed_dim
     patches = tokens - config.has_class_token
-    side = math.isqrt(max(0, patches))
-    if side == 0 or side**2 != patches:
+    if not is_square(patches):
         raise Refused(f"its {tokens} positions do not form a square grid")
-    return side * config.patch_size
+    return math.isqrt(patches) * config.patch_size
 
 
 def require_whole(state: Weights, config: ViTConfig, image_size: int | list[int]) -> None:
