@@ -126,10 +126,3 @@ def test_the_error_lists_the_failure_of_each_mirror(web: Loopback, target: Path)
     for url, words in zip(urls, ("503", "404", MD5, MD5, "refused"), strict=True):
         assert any(url in line and words in line for line in lines), lines
     assert not target.exists() and not part_of(target).exists()
-
-
-def test_an_interrupted_download_gives_up_with_its_bytes_kept(web: Loopback, target: Path) -> None:
-    cut = server.cut_once(CONTENT, 700_000, then=server.failing(500))
-    with pytest.raises(ValueError):
-        fetch(target, web.url("/a", cut))
-    assert part_of(target).read_bytes() == CONTENT[:700_000] and not target.exists()

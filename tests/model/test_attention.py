@@ -139,17 +139,6 @@ def test_a_token_that_may_attend_to_none_gets_zeros(kernels):
     assert (weights[:, :, 4] == 0).all() and weights.isfinite().all()
 
 
-def test_a_module_for_each_head_equals_the_fused_form():
-    """System C: small modules, concatenated, then the output projection."""
-    attention, x = build("fused", dim=12, heads=3)
-    weights, biases = (each.unflatten(0, (3, 3, 4)) for each in attention.qkv.parameters())
-    heads = []
-    for head in range(3):
-        q, k, v = (F.linear(x, weights[part, head], biases[part, head]) for part in range(3))
-        heads.append((q @ k.mT / 2).softmax(-1) @ v)
-    torch.testing.assert_close(attention(x)[0], attention.proj(torch.cat(heads, dim=-1)))
-
-
 @kernels
 @pytest.mark.parametrize("queries", [None, 2])
 @pytest.mark.parametrize("need_weights", [False, True])

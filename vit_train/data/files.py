@@ -266,8 +266,9 @@ def split_folders(root: Path) -> dict[str, Path]:
 def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
     """Raise ValueError unless the folders in `root` can be classes.
 
-    They cannot if one of the `places` of splits has folders, or if there are several of them and
-    images for training; if they hold splits; or if they hold no images, but all the same folders.
+    They cannot be classes in three cases: one of the `places` of splits has folders, or there are
+    several places and training images without folders; a folder holds splits; no folder holds
+    images, but all hold the same folders.
     """
     folders = subfolders(root)
     train = places.get("train", root / "train")

@@ -17,8 +17,8 @@ from vit_train.model.vit import VisionTransformer
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
     """Build a classifier of images (C,H,W) with newly initialized weights.
 
-    What the settings build is called with the settings, the images' height and width, their
-    channels, and the number of classes.
+    The class that the settings build gets the settings, the images' height and width, their number
+    of channels, and the number of classes.
     """
     model: nn.Module = builder(config)(config, image_shape[1:], image_shape[0], num_classes)
     return model

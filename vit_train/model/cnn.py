@@ -121,8 +121,8 @@ class FastCnn(nn.Module):
 
     The first layer whitens patches of 2×2 pixels; only its biases are trained. Each width has a
     block of two 3×3 convolutions; the first one is followed by 2×2 max pooling. The head sees each
-    channel's maximum. Unlike Jordan, do not scale the logits: set optim.head_lr_scale. Raises
-    ValueError if the image is too small for all poolings.
+    channel's maximum. Unlike Jordan's, its logits are not scaled: set optim.head_lr_scale instead.
+    Raises ValueError if the image is too small for all poolings.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from vit_train.config.model import ViTConfig
 from vit_train.model.layers import init_normal
 
 Weights = dict[str, Tensor]
-# timm's value.
+# Bicubic, with antialiasing, as in timm.
 interpolate = partial(F.interpolate, mode="bicubic", antialias=True)
 Kind = TypeVar("Kind", bound="PositionEmbedding")
 
