@@ -130,11 +130,8 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
         raise ValueError(f"there are only {len(images_)} training images")
     # Mixed targets (B,K) are not labels (B,), which evaluation needs; tags are (B,K) in both.
     labels = targets if config.task.name == "tags" else torch.zeros(len(images_), device=device)
-    step = GraphedStep(
-        lambda schedule: trainer.take_step(schedule, images_, targets),
-        device,
-        trainer.graphed_step.replay,
-    )
+    trainer.make_batch = lambda *draws: (images_, targets)
+    step = GraphedStep(trainer.take_step, device, trainer.graphed_step.replay)
 
     def train() -> None:
         step(trainer.step_scalars())

@@ -111,7 +111,7 @@ def step(
 
     def take_step() -> None:
         with shapes_alone:
-            trainer.take_step(schedule, *trainer.make_batch(*drawn))
+            trainer.take_step(schedule, *drawn)
 
     take_step()
     return take_step
@@ -157,8 +157,8 @@ def gradients(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **lo
     assert all(gradient.is_meta for gradient in found)
 
 
-def waiting(set_lr: Callable[[Optimizers, Tensor], object]) -> None:
-    with patch.object(Optimizers, "set_lr", set_lr):
+def waiting(step: Callable[[Optimizers, Tensor, Tensor], object]) -> None:
+    with patch.object(Optimizers, "step", step):
         whole_step(VIT, ClassifyConfig(), AugmentConfig())
 
 
@@ -183,8 +183,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for name, (model, task, augment, loop) in STEPS.items():
         yield f"step {name}", partial(whole_step, model, task, augment, **loop)
         yield f"gradients {name}", partial(gradients, model, task, augment)
-    yield "what waits", partial(waiting, lambda self, lr: float(lr))
-    yield "what is moved", partial(waiting, lambda self, lr: lr.cpu())
+    yield "what waits", partial(waiting, lambda self, lr, finite: float(lr))
+    yield "what is moved", partial(waiting, lambda self, lr, finite: lr.cpu())
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_a_warm_up_takes_whole_steps(warmup: float, steps: int, epochs: int, exp
 def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
     config, start = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2), Start(7, 40, lr=0.3)
     assert learning_rate(39, config, 5, 10, start) == 0.3  # before its first step
-    assert learning_rate(-1, AdamWConfig(warmup_epochs=0), 5, 10) == 0
+    assert learning_rate(-1, AdamWConfig(lr=1.0, warmup_epochs=0), 5, 10) == 0
     rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
     assert rates[:10] == pytest.approx([0.3 + 0.07 * (i + 1) for i in range(10)])
     assert rates[10:] == [learning_rate(step, config, 5, 10) for step in range(10, 51)]
@@ -137,26 +137,29 @@ class Sgd(torch.optim.SGD, Optimizer):
     pass
 
 
+LR = torch.tensor(0.001)
+
+
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 def test_a_rate_that_is_a_tensor_stays_that_tensor(lr: float | torch.Tensor) -> None:
     model = nn.Linear(2, 2)
     optimizers = Optimizers([Sgd(model.parameters(), lr=lr, fused=True)], model.parameters(), {})
-    optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))
-    (group,) = optimizers.groups
+    optimizers.step(torch.tensor(0.3, dtype=torch.float64), torch.tensor(False))
+    (group,) = optimizers.optimizers[0].param_groups
     assert float(group["lr"]) == pytest.approx(0.3)
     assert not isinstance(lr, torch.Tensor) or group["lr"] is lr
 
 
 def test_an_unfused_optimizer_skips_a_step() -> None:
     model = nn.Linear(2, 2)
-    optimizers = Optimizers([Sgd(model.parameters(), lr=0.1, fused=False)], model.parameters(), {})
+    optimizers = Optimizers([Sgd(model.parameters(), fused=False)], model.parameters(), {})
     before = model.weight.detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizers.step(torch.tensor(False))
+    optimizers.step(LR, torch.tensor(False))
     assert torch.equal(model.weight, before)
-    optimizers.step(torch.tensor(True))
-    torch.testing.assert_close(model.weight.detach(), before - 0.1)
+    optimizers.step(LR, torch.tensor(True))
+    torch.testing.assert_close(model.weight.detach(), before - LR)
 
 
 TINY = ViTConfig(embed_dim=8, depth=3, num_heads=2, head="token_mlp")
@@ -199,8 +202,7 @@ def test_a_scaled_weight_takes_the_step_of_another_learning_rate(config: OptimCo
             own.grad = other.grad
         chosen = rate_scales(twin, config) if scaled else {}
         optimizers = Optimizers(make_optimizers(twin, config), twin.parameters(), chosen)
-        optimizers.set_lr(torch.tensor(lr))
-        optimizers.step(torch.tensor(True))
+        optimizers.step(torch.tensor(lr), torch.tensor(True))
         return twin
 
     together = dict(stepped(True, 0.1).named_parameters())
@@ -298,11 +300,11 @@ def test_muon_has_the_matrices_of_blocks_and_adamw_the_rest() -> None:
 
 def test_a_skipped_step_of_muon_changes_nothing() -> None:
     model, optimizers = optimized()
-    optimizers.step(torch.tensor(True))
+    optimizers.step(LR, torch.tensor(True))
     before = copy.deepcopy((model.state_dict(), optimizers.moments()[0]))
     for parameter in model.parameters():
         parameter.grad = parameter.grad * float("nan")
-    optimizers.step(torch.tensor(False))
+    optimizers.step(LR, torch.tensor(False))
     after = model.state_dict(), optimizers.moments()[0]
     torch.testing.assert_close(after, before, rtol=0, atol=0)
 
@@ -320,7 +322,7 @@ def test_muon_steps_alike_in_threads_and_rounded_in_bf16() -> None:
         model, optimizers = optimized()
         optimizers.use(workers, Precision(precision, FP32.device))
         with workers:
-            optimizers.step(torch.tensor(True))
+            optimizers.step(LR, torch.tensor(True))
         return model.blocks[0].mlp.fc1.weight.detach()
 
     alone = after_a_step(Workers())

@@ -269,7 +269,7 @@ class Optimizers:
                 if decides_on_device(optimizer) and group["params"][0].is_cuda:
                     # A tensor, because a CUDA graph can read it.
                     group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-        owned = sorted(id(p) for group in self.groups for p in group["params"])
+        owned = sorted(id(p) for optimizer in optimizers for p in parameters_of(optimizer))
         if owned != sorted(map(id, parameters)):
             raise ValueError("each trained parameter must belong to exactly one optimizer")
 
@@ -282,30 +282,20 @@ class Optimizers:
             optimizer.workers = workers
             optimizer.in_bf16 = precision.allows_bf16
 
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups of all optimizers."""
-        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
-
-    def set_lr(self, lr: Tensor) -> None:
-        """Set each group's learning rate to `lr`, a scalar tensor, times the group's `lr_scale`.
-
-        A learning rate that is a tensor is changed on the device.
-        """
-        for group in self.groups:
-            scaled = lr * group.get("lr_scale", 1.0)
-            if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(scaled)
-            else:
-                group["lr"] = float(scaled)
-
-    def step(self, finite: Tensor) -> None:
+    def step(self, lr: Tensor, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite`, a scalar tensor, is true.
 
-        PyTorch's fused optimizers and Muon check `finite` on the device. For other optimizers, this
-        function waits for the device.
+        The learning rate of each group is `lr`, a scalar tensor, times the group's `lr_scale`. A
+        group whose learning rate is a tensor gets it on the device. PyTorch's fused optimizers and
+        Muon check `finite` on the device. For other optimizers, this function waits for the device.
         """
         for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                scaled = lr * group["lr_scale"]
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].copy_(scaled)
+                else:
+                    group["lr"] = float(scaled)
             if decides_on_device(optimizer):
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
                 optimizer.step()

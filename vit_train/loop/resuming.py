@@ -30,7 +30,7 @@ def state_of(trainer: Trainer) -> TrainerState:
         best=trainer.best,
         start=trainer.start,
         skipped=trainer.nonfinite.skipped,
-        lr=trainer.lr_at(trainer.step - 1),
+        lr=trainer.lr,
         seconds=trainer.seconds,
         step=trainer.step,
         epoch=trainer.epoch,
@@ -85,6 +85,7 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
         trainer.scaler.load_state_dict(trainer.scaler.state_dict() | state.scaler)
     trainer.began = time.perf_counter() - state.seconds
     trainer.step = state.step
+    trainer.lr = state.lr
     trainer.epoch = state.epoch
     trainer.batch = state.batch
     trainer.images_seen = state.images_seen

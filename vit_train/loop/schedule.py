@@ -38,6 +38,7 @@ def learning_rate(
     2024, arXiv:2403.08763). With `lr_every=epoch`, the rate changes once per epoch. Raise
     ValueError for an unknown schedule.
     """
+    assert config.lr is not None
     step -= start.step
     if config.lr_every == "epoch":
         step = step // steps_per_epoch
@@ -45,10 +46,10 @@ def learning_rate(
     total = steps_per_epoch * epochs
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:  # also before the first step, which has number −1
-        return start.lr + (config.peak_lr - start.lr) * (step + 1) / max(1, warmup)
+        return start.lr + (config.lr - start.lr) * (step + 1) / max(1, warmup)
     done = min(1.0, (step - warmup) / (total - warmup))
     left = chosen(SCHEDULES, "optim.schedule", config.schedule)(done)
-    return config.min_lr + (config.peak_lr - config.min_lr) * left
+    return config.min_lr + (config.lr - config.min_lr) * left
 
 
 def better(best: Best | None, epoch: int, val: Evaluation, best_by: str) -> Best | None:

@@ -102,17 +102,18 @@ class Averages:
         self.sums += sums
         self.images += images
 
-    def reset(self) -> None:
+    def take(self) -> tuple[dict[str, float], float]:
+        """Return each measure's mean, by name, and the images per second; then begin anew.
+
+        Wait for the device.
+        """
+        images = int(self.images)
+        means = (self.sums / images).tolist()  # NaN if all steps were left out
         self.sums.zero_()
         self.images.zero_()
+        began = self.started
         self.started = time.perf_counter()
-
-    def read(self) -> tuple[dict[str, float], float]:
-        """Return each measure's mean, by name, and the images per second; wait for the device."""
-        images = int(self.images)
-        speed = images / (time.perf_counter() - self.started)
-        means = (self.sums / images).tolist()  # NaN if all steps were left out
-        return dict(zip(self.measures, means, strict=True)), speed
+        return dict(zip(self.measures, means, strict=True)), images / (self.started - began)
 
     def state(self) -> AveragesState:
         return AveragesState(self.sums, int(self.images), time.perf_counter() - self.started)

@@ -72,33 +72,6 @@ class Callback:
         """Handle a NaN or infinite loss or gradient at `step`, once it is detected."""
 
 
-class Callbacks(Callback):
-    """Several callbacks, notified in their order."""
-
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self.each = list(callbacks)
-
-    def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
-        for callback in self.each:
-            callback.on_log(trainer, log)
-
-    def on_step(self, trainer: "Trainer") -> None:
-        for callback in self.each:
-            callback.on_step(trainer)
-
-    def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
-        for callback in self.each:
-            callback.on_epoch(trainer, log, val)
-
-    def on_stop(self, trainer: "Trainer") -> None:
-        for callback in self.each:
-            callback.on_stop(trainer)
-
-    def on_nonfinite(self, trainer: "Trainer", step: int) -> None:
-        for callback in self.each:
-            callback.on_nonfinite(trainer, step)
-
-
 # Your own callback classes; every run creates one instance of each.
 CALLBACKS: list[type[Callback]] = []
 
@@ -122,6 +95,8 @@ class Trainer:
     images_seen = 0
     start = FRESH
     best: Best | None = None
+    # The learning rate of the last step.
+    lr = 0.0
     logged_at = -math.inf
     stop_reason = ""
     # True while the model is evaluated.
@@ -145,12 +120,14 @@ class Trainer:
         self.objective = objective
         self.train_loader = train_loader
         self.make_batch = train_loader.batch
-        self.optim = config.optim
+        self.optim = config.optim.settled()
         self.loop = config.train
+        self.epochs = self.loop.num_epochs
+        self.steps_per_epoch = len(train_loader)
         self.seed = config.seed
         self.precision = precision
         self.processes = processes
-        self.callbacks = Callbacks(callbacks)
+        self.callbacks = list(callbacks)
         # For fp16, whose gradients underflow; otherwise it does nothing.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
         self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
@@ -164,10 +141,10 @@ class Trainer:
         # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages = Averages(objective.measures, device)
         self.log_averages = Averages(objective.measures, device)
-        self.nonfinite = NonFiniteGuard(self.loop, len(train_loader), device, self.on_nonfinite)
+        self.nonfinite = NonFiniteGuard(self.loop, self.steps_per_epoch, device, self.on_nonfinite)
         # One function, so that a GPU replays making the batch and the step as one graph.
         self.graphed_step = GraphedStep(
-            self.step_on, device, self.loop.cuda_graph and self.optimizers.capturable
+            self.take_step, device, self.loop.cuda_graph and self.optimizers.capturable
         )
         self.graphed_outputs = GraphedOutputs(
             outputs_of(self.eval_model, objective, precision), device, self.loop.cuda_graph
@@ -248,20 +225,18 @@ class Trainer:
         An epoch's points add up to the epoch: none spans two, and the last covers the rest. All
         processes log at the same steps, even if a log is due in only one of them.
         """
-        is_last = self.batch == len(self.train_loader)
+        is_last = self.batch == self.steps_per_epoch
         is_due = is_last or time.perf_counter() - self.logged_at >= self.log_seconds
         is_point = is_last or self.batch % self.loop.log_every == 0
         if not (is_point and self.processes.any(is_due)):
             return None
         log = self.read(self.log_averages)
-        self.log_averages.reset()
         self.logged_at = time.perf_counter()
         return log
 
     def end_epoch(self) -> TrainLog:
         """Count the epoch, and return its averages."""
         log = self.read(self.epoch_averages)
-        self.epoch_averages.reset()
         self.epoch += 1
         self.batch = 0
         return log
@@ -290,20 +265,21 @@ class Trainer:
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
-        return torch.tensor([number, self.lr_at(self.step), average], dtype=torch.float64)
+        self.lr = learning_rate(
+            self.step, self.optim, self.steps_per_epoch, self.epochs, self.start
+        )
+        return torch.tensor([number, self.lr, average], dtype=torch.float64)
 
-    def step_on(self, scalars: Tensor, *draws: Tensor) -> None:
-        """Make a batch from its draws and take a step; all tensors are on the device."""
-        self.take_step(scalars, *self.make_batch(*draws))
+    def take_step(self, scalars: Tensor, *draws: Tensor) -> None:
+        """Make a batch from its draws, and take one optimizer step on the batch's mean loss.
 
-    def take_step(self, scalars: Tensor, images: Tensor, targets: Tensor) -> None:
-        """Take one optimizer step on a batch's mean loss; add the batch's measures to the averages.
-
-        `scalars` (3,) is the result of `step_scalars`; `images` (b,C,H,W) and `targets` (b,…) are
-        this process's share of the batch. A step with a NaN or infinite loss or gradient changes no
-        weights. All work is done on the device, without waiting for the device.
+        `scalars` (3,) is the result of `step_scalars`. Add the batch's measures to the averages. A
+        step with a NaN or infinite loss or gradient changes no weights. All tensors are on the
+        device, and all work is done there, without waiting for the device.
         """
         number, lr, average_rate = scalars.unbind()
+        # This process's share of the batch, (b,C,H,W) and (b,…).
+        images, targets = self.make_batch(*draws)
 
         # Forward and backward; BatchNorm's statistics change here.
         before = [value.clone() for value in self.statistics]
@@ -320,8 +296,7 @@ class Trainer:
         finite = sums[0].isfinite() & norm.isfinite()
         can_lower = self.scaler.is_enabled() and self.scaler.scale(torch.ones_like(norm)) > 1
         self.nonfinite.note(number, sums[0].isfinite() & (norm.isfinite() | can_lower))
-        self.optimizers.set_lr(lr)
-        self.optimizers.step(finite)
+        self.optimizers.step(lr, finite)
         self.scaler.update()
         for value, old in zip(self.statistics, before, strict=True):
             value.copy_(torch.where(finite, value, old))
@@ -400,7 +375,7 @@ class Trainer:
     @property
     def last_epoch(self) -> int:
         """Return the number of the last epoch of the schedule, counted from 1."""
-        return self.start.epoch + self.loop.num_epochs
+        return self.start.epoch + self.epochs
 
     @property
     def eval_model(self) -> nn.Module:
@@ -408,29 +383,17 @@ class Trainer:
         return self.ema.model if self.ema else self.model
 
     def on_nonfinite(self, step: int) -> None:
-        self.callbacks.on_nonfinite(self, step)
-
-    def lr_at(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
-        return learning_rate(
-            step, self.optim, len(self.train_loader), self.loop.num_epochs, self.start
-        )
+        for callback in self.callbacks:
+            callback.on_nonfinite(self, step)
 
     def read(self, averages: Averages) -> TrainLog:
-        """Wait for the device, and return the averages as a log.
+        """Wait for the device, return the averages as a log, and reset them.
 
         Raise NonFinite if a NaN or infinite loss or gradient must end the run.
         """
         self.nonfinite.check(self.step)
-        values, speed = averages.read()
-        return TrainLog(
-            self.epoch + 1,
-            self.step,
-            self.images_seen,
-            values,
-            self.lr_at(self.step - 1),  # of the last step, even if that was before resuming
-            speed,
-        )
+        values, speed = averages.take()
+        return TrainLog(self.epoch + 1, self.step, self.images_seen, values, self.lr, speed)
 
     @property
     def seconds(self) -> float:

@@ -4,6 +4,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import repeat, starmap
 from typing import TypeVar
 
 import torch
@@ -67,9 +68,9 @@ class Workers:
         which all threads share.
         """
         size = self.micro_batch or len(batch[0])
-        micro_batches = zip(*(tensor.split(size) for tensor in batch), strict=True)
+        micro_batches = zip(*map(torch.split, batch, repeat(size)), strict=True)
         if self.pool is None:
-            yield from (function(*micro_batch) for micro_batch in micro_batches)
+            yield from starmap(function, micro_batches)
             return
         state = torch.get_rng_state()
         pending: deque[Future[Result]] = deque()

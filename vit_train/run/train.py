@@ -137,22 +137,25 @@ def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
 
     Call this within `trainer.workers`.
     """
-    callbacks = trainer.callbacks
     trainer.begin()
     while not trainer.finished:
         for draws in trainer.draws():
             if trainer.must_stop():
-                callbacks.on_stop(trainer)
+                for callback in trainer.callbacks:
+                    callback.on_stop(trainer)
                 return
             trainer.train_on(draws)
             if log := trainer.log_if_due():
                 with trainer.paused():
-                    callbacks.on_log(trainer, log)
-            callbacks.on_step(trainer)
+                    for callback in trainer.callbacks:
+                        callback.on_log(trainer, log)
+            for callback in trainer.callbacks:
+                callback.on_step(trainer)
         log = trainer.end_epoch()
         val = None if val_loader is None else trainer.validate(val_loader)
         with trainer.paused():
-            callbacks.on_epoch(trainer, log, val)
+            for callback in trainer.callbacks:
+                callback.on_epoch(trainer, log, val)
 
 
 def test_results(trainer: Trainer, run: Run, files: RunFiles) -> dict[str, Evaluation]:
