@@ -3,15 +3,14 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import pytest
 from conftest import posix
 
-from vit_train.run.stop import SIGNALS, Deadline, stop_on_signals
+from vit_train.run.train import SIGNALS, stop_on_signals
 
 # Each thing that happens has a process of its own, forked from one that has imported torch.
 PROGRAM = """
 import os, signal, sys
-from vit_train.run.stop import stop_on_signals
+from vit_train.run.train import stop_on_signals
 
 class Trainer:
     stopped = ""
@@ -78,16 +77,6 @@ def test_the_first_signal_requests_a_stop_and_the_second_forces_it() -> None:
         and done.stderr == ""
     )
     assert last in ends[:2]
-
-
-def test_time_is_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, stops = 1000.0, []
-    trainer = SimpleNamespace(stop=stops.append)
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    deadline = Deadline(1.5)
-    for now, up in ((1001.5, False), (1089, False), (1090, True)):
-        deadline.on_step(trainer)
-        assert bool(stops) == up, now
 
 
 def test_signal_handlers_are_restored() -> None:

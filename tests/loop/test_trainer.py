@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from vit_train.base.reading import typed
 from vit_train.config.training import AdamWConfig
-from vit_train.loop import resuming
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.schedule import NonFinite, better, learning_rate
 from vit_train.loop.state import Start, TrainerState
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.layers import Dropout
+from vit_train.run import earlier
+from vit_train.run.train import train_epochs
 
 X = torch.randn(48, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(3, (48,), generator=torch.Generator().manual_seed(1))
@@ -184,16 +185,16 @@ def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -
 def test_an_extension_starts_at_the_last_learning_rate() -> None:
     config = AdamWConfig(lr=0.02, min_lr=0.01)
     second, resumed = (trainer_of(data(), optim=config) for _ in range(2))
-    resuming.extend(second, resuming.state_of(train(data(), optim=config)))
+    earlier.extend(second, earlier.state_of(train(data(), optim=config)))
     assert second.start == Start(2, 12, learning_rate(11, config, 6, 2))
-    resuming.restore(resumed, resuming.state_of(second))
+    earlier.restore(resumed, earlier.state_of(second))
     assert resumed.start == second.start
 
 
 def test_an_average_cannot_continue_from_a_state_without_one() -> None:
     trainer = trainer_of(data(), ema_decay=0.5)
     with pytest.raises(ValueError, match="no averaged weights"):
-        resuming.restore(trainer, resuming.state_of(train(data())))
+        earlier.restore(trainer, earlier.state_of(train(data())))
 
 
 def test_a_resumed_run_continues_its_curves(
@@ -220,10 +221,10 @@ def test_a_resumed_run_continues_its_curves(
 
     whole, before, after = Reporter(slow), Reporter(slow_until_9), Reporter(slow)
     train(turning(), whole, log_every=5)
-    state = resuming.state_of(train(turning(), before, log_every=5))
+    state = earlier.state_of(train(turning(), before, log_every=5))
     now += 1000
     trainer = trainer_of(turning(), after, log_every=5)
-    resuming.restore(trainer, state)
+    earlier.restore(trainer, state)
     assert trainer.seconds == state.seconds == 18 + 100
     now += 500  # the reports are opened
     fit(trainer, validated=True)
@@ -254,7 +255,7 @@ def test_a_skipped_step_changes_neither_curves_nor_weights() -> None:
 
 def test_a_saved_state_counts_skipped_steps() -> None:
     saved: list[int] = []
-    recorder = Recorder(lambda trainer: saved.append(resuming.state_of(trainer).skipped))
+    recorder = Recorder(lambda trainer: saved.append(earlier.state_of(trainer).skipped))
     train(data([1, 2, 4]), recorder, on_nonfinite="skip", epochs=1, log_every=6)
     assert saved == [0, 1, 2, 2, 3, 3]
 
@@ -328,7 +329,7 @@ def test_a_run_resumes_with_or_without_fp16(before: bool, after: bool) -> None:
     saved = first.scaler.state_dict()
     kept = typed(get_type_hints(TrainerState)["scaler"], saved, "")  # as read from a checkpoint
     assert list(map(type, kept.values())) == list(map(type, saved.values()))
-    resuming.restore(second, resuming.state_of(first))
+    earlier.restore(second, earlier.state_of(first))
     expected = 512.0 if before and after else 64.0 if after else 1.0
     assert second.scaler.scale(torch.ones(())) == expected
 
@@ -396,3 +397,14 @@ def test_the_first_reason_to_stop_is_the_one_that_stays() -> None:
     trainer.ask_every, trainer.log_seconds = 4, math.inf
     fit(trainer, validated=True)
     assert trainer.step == 4 and trainer.stop_reason == "at step 1"
+
+
+@pytest.mark.parametrize("deadline, steps", [(1000, 1), (1002.5, 3), (1003, 3), (math.inf, 12)])
+def test_a_run_ends_with_the_step_in_which_its_time_is_up(
+    deadline: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = itertools.count(1001)
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    trainer = trainer_of(data())
+    train_epochs(trainer, None, deadline)
+    assert trainer.step == steps

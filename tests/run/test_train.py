@@ -34,14 +34,12 @@ from vit_train.loop import precision, schedule
 from vit_train.loop.distributed import ALONE, Processes
 from vit_train.loop.metrics import wilson_interval
 from vit_train.model.build import build
-from vit_train.run import parts as run_parts
 from vit_train.run import plan, start
 from vit_train.run.data import training_batches
-from vit_train.run.parts import Run as Parts
+from vit_train.run.start import Run as Parts
 from vit_train.run.start import resolve
-from vit_train.run.stop import Deadline
 from vit_train.run.terminal import opening
-from vit_train.run.train import train
+from vit_train.run.train import train, train_epochs
 from vit_train.run.weights import freeze_encoder
 from vit_train.tasks import count_flops
 from vit_train.trained.checkpoint import Checkpoint
@@ -171,7 +169,9 @@ def test_training_in_python_is_as_the_package_says(
     assert {*vit_train.__all__, "__version__"} <= set(dir(vit_train))
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vit_train.run.train.Deadline", lambda _: Deadline(0.0))
+    monkeypatch.setattr(
+        "vit_train.run.train.train_epochs", lambda *what: train_epochs(*what[:2], deadline=0.0)
+    )
     with monkeypatch.context() as patch:
         few = partial(ShapesConfig, train_images=300, test_images=10)
         patch.setattr("vit_train.config.run.ShapesConfig", few)
@@ -261,7 +261,7 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
 ) -> None:
     """Counting keeps the attention of all layers, which fused kernels never store."""
     assert parts().flops is not None
-    monkeypatch.setattr(run_parts, "memory_bytes", lambda: 1000.0)
+    monkeypatch.setattr(start, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
 
@@ -417,7 +417,7 @@ def test_planned_epochs_leave_time_for_both_tests(monkeypatch: pytest.MonkeyPatc
     seconds, image_seconds = 60 * 5 * 0.95 - 3, 1 / len(run.data.train)  # the clock is read 4 times
     epoch_seconds = len(run.train_loader) + image_seconds * run.data.sizes["val"]
     expected = int((seconds - 2 * image_seconds * 540) / epoch_seconds)
-    assert plan.planned_epochs(run, minutes=5) == expected
+    assert plan.planned(run, minutes=5).config.train.epochs == expected
 
 
 def test_python_trains_as_the_same_settings_on_the_command_line_do(

@@ -5,8 +5,9 @@ import math
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -60,12 +61,14 @@ class Precision:
         """Return True if the precision is bf16 or fp16 and the device computes in bf16."""
         return self.name in ("bf16", "fp16") and computes_in_bf16(self.device)
 
-    def autocast(self) -> torch.autocast:
+    @cached_property
+    def autocast(self) -> Callable[[], torch.autocast]:
+        """Return a function that makes a context: within it, PyTorch uses this number format."""
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
         # Threads share the cache, and each empties it: a weight that is used twice might then get
         # the two parts of its gradient in different precisions.
         cached = self.device.type != "cpu"
-        return torch.autocast(self.device.type, dtype, dtype is not None, cached)
+        return partial(torch.autocast, self.device.type, dtype, dtype is not None, cached)
 
 
 def choose_algorithms(deterministic: bool) -> None:

@@ -24,11 +24,9 @@ from vit_train.data.dataset import ImageSet
 from vit_train.figures.measures import figures, result_dict
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.precision import bf16_speedup
-from vit_train.loop.resuming import state_of
 from vit_train.loop.state import Best, State
 from vit_train.loop.trainer import Callback, Trainer
-from vit_train.run.earlier import Earlier
-from vit_train.run.parts import Run
+from vit_train.run.earlier import Earlier, state_of
 from vit_train.run.reports import (
     MetricsCsv,
     Pictures,
@@ -40,6 +38,7 @@ from vit_train.run.reports import (
     truncate_reports,
 )
 from vit_train.run.saver import CheckpointManager
+from vit_train.run.start import Run
 from vit_train.run.terminal import (
     Terminal,
     hint,

@@ -4,15 +4,17 @@ import copy
 import math
 import sys
 import time
+from dataclasses import replace
 from itertools import chain, count
 
 import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted
+from vit_train.config.run import with_settings
 from vit_train.loop.compile import WARM_UP, compiles
 from vit_train.loop.trainer import Trainer
-from vit_train.run.parts import Run
+from vit_train.run.start import Run
 
 # Share of train.minutes for measuring the speed, and share left in case training becomes slower.
 MEASURING = 0.02
@@ -25,8 +27,8 @@ WAIT_EVERY = 32
 EVALUATED = 1024
 
 
-def planned_epochs(run: Run, minutes: float) -> int:
-    """Return how many epochs fit into `minutes`, by the speed of some steps.
+def planned(run: Run, minutes: float) -> Run:
+    """Return the run with as many epochs as fit into `minutes`, by the speed of some steps.
 
     The steps are taken by a copy of the model and change nothing. Validation after each epoch and
     the final test are included. Raise ValueError if not even one epoch fits.
@@ -62,7 +64,7 @@ def planned_epochs(run: Run, minutes: float) -> int:
             + ": set a longer time or a smaller data.train_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
-    return epochs
+    return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
 
 
 def seconds_per_evaluated_image(trainer: Trainer, run: Run) -> float:

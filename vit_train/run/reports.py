@@ -41,8 +41,8 @@ from vit_train.loop.metrics import Classification, Evaluation
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.build import images_at_once
 from vit_train.model.vit import VisionTransformer
-from vit_train.run.parts import Run
 from vit_train.run.saver import TimeShare
+from vit_train.run.start import Run
 from vit_train.trained.folder import SUMMARY
 
 

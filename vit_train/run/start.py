@@ -1,23 +1,35 @@
 """The start of a run: all that its settings leave open is decided here, and nowhere else."""
 
-from dataclasses import replace
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from vit_train.base.log import logger
+from vit_train.base.memory import memory_bytes
 from vit_train.config.data import IMAGES, FolderConfig
 from vit_train.config.fields import chosen, sides
-from vit_train.config.model import ViTConfig, as_arguments, differences, require_vit
+from vit_train.config.model import (
+    ModelConfig,
+    ViTConfig,
+    as_arguments,
+    differences,
+    require_vit,
+)
 from vit_train.config.run import TrainConfig, with_settings
 from vit_train.config.tasks import LabelsConfig
-from vit_train.data.batches import Normalize
-from vit_train.data.dataset import Dataset, load_dataset
+from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
+from vit_train.data.dataset import DataFacts, Dataset, ImageSet, load_dataset
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import is_uneven
-from vit_train.loop.precision import pick_precision
+from vit_train.loop.objective import TrainLoader
+from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.schedule import SCHEDULES
+from vit_train.model.build import attention_gradient_bytes
 from vit_train.model.cnn import FastCnn
 from vit_train.model.patches import require_whole_patches
 from vit_train.run.data import (
@@ -27,9 +39,8 @@ from vit_train.run.data import (
     seen_by,
     training_batches,
 )
-from vit_train.run.parts import Run
 from vit_train.run.weights import checked_teacher, first_model, load_teacher, teacher_facts
-from vit_train.tasks import Task, make_task, require_labels
+from vit_train.tasks import Flops, Task, count_flops, make_task, require_labels
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import run_at
 
@@ -38,6 +49,55 @@ if TYPE_CHECKING:  # rarely needed
 
 # Enough images for the covariance of small patches.
 WHITENED_IMAGES = 5000
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, on what and how: `config` has no open settings."""
+
+    config: TrainConfig
+    precision: Precision
+    processes: Processes
+    data: RunData
+    # This process's share of the augmented images, and the same with the task's targets.
+    image_batches: TrainBatches
+    train_loader: TrainLoader
+    task: Task
+    model: nn.Module
+    # The source of the model's initial weights; "" means random weights.
+    origin: str
+    # Facts about the teacher; empty without one.
+    teacher: dict[str, str]
+    # The FLOPs of all matrix products for one image; None if counting needs too much memory.
+    flops: Flops | None
+
+    def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
+        """Return this process's unaugmented batches of a split, with the task's targets."""
+        images = EvalBatches(
+            part,
+            self.data.normalize,
+            self.config.train.eval_batch_size,
+            self.precision.device,
+            rank=self.processes.rank,
+            ranks=self.processes.count,
+        )
+        return self.task.eval_loader(images)
+
+    def training_tflop(self, images: int) -> float | None:
+        """Return the TFLOP of training on this many images.
+
+        Return None if `flops` is None, or if only a decoder is trained.
+        """
+        if self.flops is None or (self.config.train.freeze and not self.task.needs_labels):
+            return None
+        # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
+        # It also drops no patches.
+        if self.config.train.freeze:
+            return images * (self.flops.forward + self.flops.teacher) / 1e12
+        epochs = getattr(self.config.model, "patch_dropout_epochs", None) or sys.maxsize
+        dropped = min(images, epochs * len(self.train_loader) * self.train_loader.batch_size)
+        own = dropped * self.flops.dropping + (images - dropped) * self.flops.training
+        return (own + images * self.flops.teacher) / 1e12
 
 
 def resolve(
@@ -50,7 +110,8 @@ def resolve(
 
     What a setting that is null or auto becomes may depend, in this order, on the pretrained
     weights, the images, the model and the speed. A run that continues from a `checkpoint` takes its
-    normalization; the weights are loaded later. Raise ValueError for settings that do not fit.
+    normalization; the weights are loaded later, and `run/plan.py` decides for train.minutes. Raise
+    ValueError for settings that do not fit.
     """
     # Raise ValueError for an unknown schedule now, not after the data are loaded.
     chosen(SCHEDULES, "optim.schedule", requested.optim.schedule)
@@ -87,7 +148,7 @@ def resolve(
     )
     # With precision=auto, the processes may measure different speeds.
     precision = processes.broadcast(pick_precision(config.precision, device, model))
-    run = Run(
+    return Run(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
@@ -98,14 +159,21 @@ def resolve(
         model=model,
         origin=origin,
         teacher=teacher_facts(teacher) if teacher else {},
-        teacher_model=teacher.meta.config.model if teacher else None,
+        flops=flops_of(config, teacher and teacher.meta.config.model, facts),
     )
-    if checkpoint or config.train.minutes is None:
-        return run
-    from vit_train.run.plan import planned_epochs  # rarely needed
 
-    epochs = planned_epochs(run, config.train.minutes)
-    return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
+
+def flops_of(config: TrainConfig, teacher: ModelConfig | None, facts: DataFacts) -> Flops | None:
+    """Return the FLOPs for one image; None if counting would need too much memory.
+
+    The count does not depend on the machine.
+    """
+    shape = facts.image_shape
+    models = [model for model in (config.model, teacher) if model]
+    if max(attention_gradient_bytes(each, shape[1:]) for each in models) > memory_bytes() / 4:
+        return None
+    own, *others = (count_flops(config.task, each, shape, len(facts.classes)) for each in models)
+    return replace(own, teacher=sum(each.forward for each in others))
 
 
 def load_images(config: TrainConfig) -> tuple[Dataset, TrainConfig]:

@@ -21,8 +21,7 @@ from vit_train.figures.measures import result_line
 from vit_train.loop.metrics import Evaluation, is_uneven
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.build import parameter_breakdown
-from vit_train.run.parts import Run
-from vit_train.run.start import balances
+from vit_train.run.start import Run, balances
 from vit_train.trained.folder import for_shell
 
 # The width of lines, and of the labels at their start.

@@ -1,9 +1,14 @@
 """One run, read from top to bottom: from its settings to its summary."""
 
 import logging
+import math
+import signal
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -26,11 +31,16 @@ from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
 from vit_train.run.earlier import Earlier, read_earlier
 from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder
-from vit_train.run.parts import Run
-from vit_train.run.start import resolve, with_named_runs
-from vit_train.run.stop import Deadline, stop_on_signals
+from vit_train.run.plan import planned
+from vit_train.run.start import Run, resolve, with_named_runs
 from vit_train.trained.folder import Outcome, new_run
 from vit_train.trained.provenance import command_line
+
+# SIGHUP: the terminal has been closed. SIGUSR2: Slurm warns that the job's time is nearly up.
+# Windows has neither.
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+TIME_IS_UP = "because train.max_minutes has passed (counted from each start; null: no limit)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -63,7 +73,8 @@ def train_in(
     Raise the same errors as `train`.
     """
     # The machine
-    deadline = Deadline(requested.train.max_minutes)
+    minutes = requested.train.max_minutes
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     device = prepared_device(requested)
     processes = join_processes(device, requested.distributed)
     try:
@@ -78,6 +89,8 @@ def train_in(
             processes.copy_from_main(run.model)  # another CPU may have drawn different weights
             if earlier:
                 earlier.require_same(run)
+            elif run.config.train.minutes is not None:
+                run = planned(run, run.config.train.minutes)
 
             # What is written. Only the main process writes.
             files = NO_FILES
@@ -89,7 +102,7 @@ def train_in(
                 run.train_loader,
                 run.config,
                 run.precision,
-                [deadline, *(make() for make in CALLBACKS), *files.callbacks],
+                [*(make() for make in CALLBACKS), *files.callbacks],
                 processes,
             )
             with advice_on_errors(trainer, run, files):
@@ -99,7 +112,9 @@ def train_in(
                 # The loop
                 shown = files.shown(trainer)
                 with shown, trainer.workers, stop_on_signals(trainer) as received:
-                    train_epochs(trainer, run.validation_batches)
+                    val = run.data.splits.val
+                    loader = None if val is None else run.unaugmented(val)
+                    train_epochs(trainer, loader, deadline)
 
                     # The test, once
                     results = test_results(trainer, run, files)
@@ -132,9 +147,12 @@ def prepare(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
         earlier.restore(trainer)
 
 
-def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
+def train_epochs(
+    trainer: Trainer, val_loader: Iterable[Batch] | None, deadline: float = math.inf
+) -> None:
     """Train until the last epoch, or until something has called `trainer.stop`.
 
+    Stop after the first step that ends at or after the `deadline`, a time of `time.monotonic`.
     Call this within `trainer.workers`.
     """
     trainer.begin()
@@ -145,6 +163,8 @@ def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
                     callback.on_stop(trainer)
                 return
             trainer.train_on(draws)
+            if time.monotonic() >= deadline:
+                trainer.stop(TIME_IS_UP)
             if log := trainer.log_if_due():
                 with trainer.paused():
                     for callback in trainer.callbacks:
@@ -206,3 +226,38 @@ def advice_on_errors(trainer: Trainer, run: Run, files: RunFiles) -> Iterator[No
         ) from error
     finally:
         trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
+
+
+@contextmanager
+def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
+    """Stop the run after the current step if any of SIGNALS is received.
+
+    Yield a list that will contain the number of the received signal. A second signal is handled as
+    before the run, unless it is SIGHUP, which a closing terminal may send several times. Signals
+    that the process ignores, such as SIGHUP under nohup, stay ignored. Outside the main thread, do
+    nothing, because Python lets only the main thread handle signals.
+    """
+    received: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [each for each in SIGNALS if is_main and signal.getsignal(each) != signal.SIG_IGN]
+
+    def request(number: int, frame: FrameType | None) -> None:
+        trainer.stop(f"on {signal.Signals(number).name}")
+        received.append(number)
+        for handled in numbers:
+            signal.signal(handled, handle_as_before)
+
+    def handle_as_before(number: int, frame: FrameType | None) -> None:
+        if signal.Signals(number).name == "SIGHUP":
+            return
+        # `request` cannot itself restore the earlier handler: with another signal pending, Python
+        # would report an error instead of ending the process.
+        signal.signal(number, before[number])
+        signal.raise_signal(number)
+
+    before = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
