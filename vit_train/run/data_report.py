@@ -1,7 +1,7 @@
 """`vit-data`: the images of each split, and faults to repair before training."""
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, compress
@@ -17,7 +17,6 @@ from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import write_text
 from vit_train.config.data import DataConfig, FolderConfig
-from vit_train.config.fields import Size
 from vit_train.config.tools import DataReportConfig
 from vit_train.data.dataset import Dataset, ImageSet, load_dataset, resize
 from vit_train.data.decode import SWAPS, is_flat, turn_of
@@ -38,11 +37,10 @@ COPIES = (
 PAIRS_DRAWN = 24
 COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
 
-# The split, name and label of an image; of another file, only the name.
+# The split, name and label of an image.
 ImageEntry = tuple[str, str, str]
-NO_COPY = ("", "", "")
-# A problem, the image or file that has it, its copy, and a detail.
-Fault = tuple[str, ImageEntry, ImageEntry, str]
+# A problem of COPIES, the indices of the two images, and their correlation.
+Copy = tuple[str, int, int, float]
 
 
 def report_data(config: DataReportConfig) -> None:
@@ -56,34 +54,32 @@ def report_data(config: DataReportConfig) -> None:
     if data.val != "split":  # with data.val=test, these are the test images
         parts.pop("val", None)
     logger.info(class_counts(parts, loaded.classes))
-    sides = [side for split, part in parts.items() for side in file_sides(split, part, data)]
-    images = image_entries(parts, loaded.classes)
-    found = faults(loaded, list(images), [part.images for part in parts.values()], sides)
+    images: list[ImageEntry] = []
+    sides: list[int] = []
+    for split, part in parts.items():
+        sides += file_sides(split, part, data)
+        for name, label in zip(part.all_names, part.label_names(loaded.classes), strict=True):
+            images.append((split, printable(str(name)), label))
+    pixels = [part.images for part in parts.values()]
+    copies = classified(find_copies(pixels, [entry[::2] for entry in images], sides), images)
+    rows = [
+        *fault_rows(loaded, images, pixels),
+        *(
+            (kind, *images[a], *images[b], f"correlation {value:.3f}")
+            for kind, a, b, value in copies
+        ),
+    ]
     for problem in (*FAULTS, *COPIES):
-        lines = [as_line(fault) for fault in found if fault[0] == problem]
+        lines = [as_line(*row[1:]) for row in rows if row[0] == problem]
         logger.info(f"{problem}: {len(lines):,}{bulleted(lines)}")
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    rows = [(problem, *image, *copy, detail) for problem, image, copy, detail in found]
     write_text(out, csv_text([COLUMNS, *rows]))
-    if any(problem in COPIES for problem, *_ in found):
+    if copies:
         picture = out.with_name(f"{out.stem}_copies.png")
-        save(draw_copies(found, images), picture)
+        save(draw_copies(copies, images, pixels), picture)
         logger.info(f"pictures of the pairs written to {picture}")
-    logger.info(f"all {counted(len(found), 'fault')} of {data.title} written to {out}")
-
-
-def image_entries(
-    parts: Mapping[str, ImageSet], classes: Sequence[str]
-) -> dict[ImageEntry, tuple[Tensor, int]]:
-    """Map the split, name and label of each image to its split's images and its place there."""
-    return {
-        (split, printable(str(name)), label): (part.images, row)
-        for split, part in parts.items()
-        for row, (name, label) in enumerate(
-            zip(part.all_names, part.label_names(classes), strict=True)
-        )
-    }
+    logger.info(f"all {counted(len(rows), 'fault')} of {data.title} written to {out}")
 
 
 def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
@@ -91,80 +87,78 @@ def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
     shown = min(part.images.shape[2:])
     if not isinstance(data, FolderConfig):
         return [shown] * len(part)
-    sizes = [size_seen(Path(data.root, name)) for name in part.all_names]
+    sizes = []
+    for name in part.all_names:
+        with Image.open(Path(data.root, name), formats=IMAGE_FORMATS) as image:
+            # The width and height as the image is seen.
+            sizes.append(image.size[::-1] if turn_of(image) in SWAPS else image.size)
     ordered = sorted(sizes, key=math.prod)
     chosen = (ordered[0], ordered[-1], ordered[len(ordered) // 2])
-    smallest, largest, middle = (f"{width}×{height}" for height, width in chosen)
-    share = mean(height != width for height, width in sizes)
+    smallest, largest, middle = (f"{width}×{height}" for width, height in chosen)
+    share = mean(height != width for width, height in sizes)
     described = f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
     logger.info(f"{split} files: {described}")
     return [min(*size, shown) for size in sizes]
 
 
-def size_seen(path: Path) -> Size:
-    """Return the height and width of an image file as it is seen, before it is scaled."""
-    with Image.open(path, formats=IMAGE_FORMATS) as image:
-        swapped = turn_of(image) in SWAPS
-        return (image.width, image.height) if swapped else (image.height, image.width)
-
-
 def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
     """Format a table with the number of images of each class in each split."""
-    names = [shortened(name, CLASS_NAME) for name in classes]
-    counts = [part.class_counts(len(names)) for part in parts.values()]
-    rows = [
-        ("class", *parts),
-        *zip(names, *counts, strict=True),
-        ("all", *map(len, parts.values())),
+    names = ["class", *(shortened(name, CLASS_NAME) for name in classes), "all"]
+    columns = [
+        [split, *part.class_counts(len(classes)), len(part)] for split, part in parts.items()
     ]
-    width = max(len(str(name)) for name, *_ in rows)
+    width = max(map(len, names))
     return "\n".join(
         f"{name:<{width}}" + "".join(f"{number:>9}" for number in numbers)
-        for name, *numbers in rows
+        for name, *numbers in zip(names, *columns, strict=True)
     )
 
 
-def faults(
-    data: Dataset, images: Sequence[ImageEntry], pixels: Sequence[Tensor], sides: Sequence[int]
-) -> list[Fault]:
-    """Return the faults of a data set, in the order of FAULTS and COPIES.
-
-    `images`, `pixels` and `sides` are those of all splits; see `find_copies`.
-    """
-    found: list[Fault] = []
-    for problem, files in zip(FAULTS, (data.broken, data.skipped), strict=False):
+def fault_rows(
+    data: Dataset, images: Sequence[ImageEntry], pixels: Sequence[Tensor]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the rows, as in COLUMNS, of the problems in FAULTS."""
+    for problem, files in ((FAULTS[0], data.broken), (FAULTS[1], data.skipped)):
         for name, why in files.items():
-            found.append((problem, ("", printable(name), ""), NO_COPY, printable(why)))
+            yield problem, "", printable(name), "", "", "", "", printable(why)
     flat = [is_flat(some.numpy()) for part in pixels for some in part.split(CHUNK)]
-    found += [(FAULTS[-1], each, NO_COPY, "") for each in compress(images, chain(*flat))]
-    places = [(split, label) for split, _, label in images]
-    copies: list[Fault] = []
-    for first, second, value in find_copies(pixels, places, sides):
-        one = places[first]
-        other = places[second]
-        problem = COPIES[0 if one[1] != other[1] else 1 if one != other else 2]
-        copies.append((problem, images[first], images[second], f"correlation {value:.3f}"))
-    return found + sorted(copies, key=lambda fault: COPIES.index(fault[0]))
+    for entry in compress(images, chain(*flat)):
+        yield FAULTS[2], *entry, "", "", "", ""
 
 
-def as_line(fault: Fault) -> str:
-    """Return a line for the terminal about a fault."""
-    _, (split, name, label), copy, detail = fault
+def classified(pairs: Iterable[tuple[int, int, float]], images: Sequence[ImageEntry]) -> list[Copy]:
+    """Return pairs of copies with their problem, in the order of COPIES."""
+    copies: list[Copy] = []
+    for first, second, value in pairs:
+        split, _, label = images[first]
+        other_split, _, other_label = images[second]
+        number = 0 if label != other_label else 1 if split != other_split else 2
+        copies.append((COPIES[number], first, second, value))
+    return sorted(copies, key=lambda copy: COPIES.index(copy[0]))
+
+
+def as_line(
+    split: str, name: str, label: str, other_split: str, other: str, other_label: str, detail: str
+) -> str:
+    """Return a line for the terminal about a row of COLUMNS."""
     if not split:
         return f"{name}: {detail}"
-    also = "" if copy == NO_COPY else " and {1} ({0}, {2})".format(*copy)
+    also = f" and {other} ({other_split}, {other_label})" if other else ""
     return f"{name} ({split}, {label}){also}"
 
 
-def draw_copies(found: Sequence[Fault], images: Mapping[ImageEntry, tuple[Tensor, int]]) -> Figure:
+def draw_copies(
+    copies: Sequence[Copy], images: Sequence[ImageEntry], parts: Sequence[Tensor]
+) -> Figure:
     """Draw the first PAIRS_DRAWN pairs of each problem of COPIES, the two images side by side."""
+    pixels = [(part, row) for part in parts for row in range(len(part))]
     sections = {}
     for problem in COPIES:
-        pairs = [pair for kind, *pair, _ in found if kind == problem]
+        pairs = [pair for kind, *pair, _ in copies if kind == problem]
         shown: list[Labeled] = []
-        for entry in chain(*pairs[:PAIRS_DRAWN]):
-            part, row = images[entry]
-            split, name, label = entry
+        for index in chain(*pairs[:PAIRS_DRAWN]):
+            split, name, label = images[index]
+            part, row = pixels[index]
             lines = [(cut_to_fit(f"{split}: ", label), "black"), name_line(name)]
             shown.append((part[row], lines))
         if pairs:
