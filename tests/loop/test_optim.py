@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import (
     MultiStepLR,
 )
 
+from vit_train.config.fields import builder
 from vit_train.config.model import ViTConfig
 from vit_train.config.training import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
 from vit_train.loop.optimizers import (
@@ -25,7 +26,7 @@ from vit_train.loop.optimizers import (
     Optimizers,
     make_adamw,
     make_muon,
-    make_optimizers,
+    make_sgd,
     newton_schulz,
     rate_scales,
 )
@@ -101,7 +102,7 @@ def test_sgd_is_that_of_pytorch(momentum: float) -> None:
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
-    (sgd,) = make_optimizers(ours, SgdConfig(lr=0.1, weight_decay=0.2, momentum=momentum))
+    (sgd,) = make_sgd(ours, SgdConfig(lr=0.1, weight_decay=0.2, momentum=momentum))
     decayed = {"params": [theirs.weight], "weight_decay": 0.2}
     groups = [decayed, {"params": [theirs.bias]}]
     oracle = torch.optim.SGD(groups, lr=0.1, momentum=momentum, nesterov=momentum > 0)
@@ -201,7 +202,7 @@ def test_a_scaled_weight_takes_the_step_of_another_learning_rate(config: OptimCo
         for own, other in zip(twin.parameters(), model.parameters(), strict=True):
             own.grad = other.grad
         chosen = rate_scales(twin, config) if scaled else {}
-        optimizers = Optimizers(make_optimizers(twin, config), twin.parameters(), chosen)
+        optimizers = Optimizers(builder(config)(twin, config), twin.parameters(), chosen)
         optimizers.step(torch.tensor(lr), torch.tensor(True))
         return twin
 

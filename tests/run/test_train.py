@@ -334,7 +334,7 @@ def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatc
         return data
 
     monkeypatch.setattr(ShapesConfig, "builds", loaded)
-    monkeypatch.setattr(start, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
+    monkeypatch.setattr(start, "training_batches", lambda *_: pytest.fail(str(sources[0]())))
     with pytest.raises(pytest.fail.Exception, match="None"):
         parts()
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from vit_train.config.fields import builder
 from vit_train.config.training import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
 from vit_train.loop.precision import Precision
 from vit_train.loop.workers import ONE_WORKER, Workers
@@ -223,12 +222,6 @@ def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
         for layer in blocks.modules()
         if isinstance(layer, nn.Linear | nn.Conv2d)
     }
-
-
-def make_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
-    """Return the model's optimizers; each trained parameter belongs to exactly one of them."""
-    optimizers: list[Optimizer] = builder(config)(model, config)
-    return optimizers
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:

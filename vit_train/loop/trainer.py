@@ -4,7 +4,7 @@ import contextlib
 import gc
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.rng import per_image_generators
+from vit_train.config.fields import builder
 from vit_train.config.training import LoopConfig, OptimConfig
 from vit_train.loop.compile import (
     GraphedOutputs,
@@ -23,7 +24,7 @@ from vit_train.loop.compile import (
 from vit_train.loop.distributed import ALONE, Processes, joined_zeros
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Batch, Objective, TrainLoader, evaluate, outputs_of
-from vit_train.loop.optimizers import Optimizers, make_optimizers, rate_scales
+from vit_train.loop.optimizers import Optimizers, rate_scales
 from vit_train.loop.precision import Precision, statistics_of
 from vit_train.loop.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.loop.state import Averages, Best, WeightAverage
@@ -134,10 +135,16 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.statistics = statistics_of(model)  # of BatchNorm; empty for a ViT
         self.optimizers = Optimizers(
-            make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
+            builder(self.optim)(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
         self.choose_workers(compiles(config.compile, device))
-        self.gradients, self.sums, self.summed = joined_sums(self.parameters, objective)
+        # One flat tensor, so that one all-reduce adds all gradients, each of them a parameter's
+        # `grad`, and the step sums, (M,) or, if the objective weighs images, (2M,).
+        count = len(objective.measures) * (2 if objective.weighs else 1)
+        zeros = [*self.parameters, self.parameters[0].new_zeros(count)]
+        (*self.gradients, self.sums), self.summed = joined_zeros(zeros)
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
         # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages = Averages(objective.measures, device)
         self.log_averages = Averages(objective.measures, device)
@@ -152,7 +159,7 @@ class Trainer:
         # Waiting for a GPU and asking the other processes happen only now and then.
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
-        # The averages' clocks already run; `begin` leaves out the time from here until training.
+        # The averages' clocks already run; the loop leaves out the time from here until training.
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
@@ -178,11 +185,6 @@ class Trainer:
         if not compiled:
             self.choose_workers(compiled=False)
         return compiled
-
-    def begin(self) -> None:
-        """Prepare for the first step of this process; leave out the time since construction."""
-        self.model.train()
-        self.leave_out(self.ready)  # time for compiling and for opening the reports
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -399,19 +401,3 @@ class Trainer:
     def seconds(self) -> float:
         """Return the seconds of training so far, without pauses between stopping and resuming."""
         return time.perf_counter() - self.began
-
-
-def joined_sums(
-    parameters: Sequence[nn.Parameter], objective: Objective
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Return the parameters' gradients, the objective's step sums, and one flat tensor of both.
-
-    The gradients, each of them a parameter's `grad`, and the sums (M,) or, if the objective weighs
-    images, (2M,), are views of the flat tensor, so that one all-reduce adds all of them over all
-    processes.
-    """
-    count = len(objective.measures) * (2 if objective.weighs else 1)
-    (*gradients, sums), joined = joined_zeros([*parameters, parameters[0].new_zeros(count)])
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    return gradients, sums, joined

@@ -63,16 +63,28 @@ class RunData:
 
 
 def divide_images(
-    dataset: Dataset, config: DataConfig, task: Task, seen_before: Tensor | None
-) -> tuple[DataFacts, Splits, ImageSet]:
-    """Return a description of the data, its splits, and what is trained on.
+    dataset: Dataset,
+    config: DataConfig,
+    task: Task,
+    seen_before: Tensor | None,
+    given: Checkpoint | DataConfig,
+    pretrained: "Pretrained | None",
+    device: torch.device,
+) -> RunData:
+    """Divide the images into splits, and choose what is trained on and how it is normalized.
 
-    Test images whose keys are in `seen_before` are left out.
+    Test images whose keys are in `seen_before` are left out. The mean and standard deviation for
+    normalizing are, in this order, the `given` ones, those of the pretrained model, or those of the
+    images that are trained on. Raise ValueError if they are invalid, such as a deviation of 0.
     """
-    test = unseen_test(dataset, seen_before)
-    splits = make_splits(replace(dataset, test=test), config)
+    splits = make_splits(replace(dataset, test=unseen_test(dataset, seen_before)), config)
     facts = data_facts(dataset, splits, config, seen_before)
-    return facts, splits, training_images(splits.train, dataset.unlabeled, task)
+    train = training_images(splits.train, dataset.unlabeled, task)
+    statistics = pretrained and pretrained.statistics
+    if given.mean is not None and given.std is not None:
+        statistics = valid_statistics(given.mean, given.std)
+    statistics = statistics or channel_statistics(train.images)
+    return RunData(facts, splits, train, statistics, Normalize(statistics, device))
 
 
 def training_images(images: ImageSet, unlabeled: Tensor | None, task: Task) -> ImageSet:
@@ -154,20 +166,6 @@ def data_facts(
                 "which vit-data lists"
             )
     return DataFacts(data.classes, data.image_shape, data.fingerprint, seen, seen_before)
-
-
-def chosen_statistics(
-    given: Checkpoint | DataConfig, pretrained: "Pretrained | None", images: Tensor
-) -> Statistics:
-    """Return the mean and standard deviation, per channel, for normalizing images.
-
-    Return the first that exist: the given ones, those of the pretrained model, or those of the
-    training `images`. Raise ValueError if they are invalid, such as a standard deviation of 0.
-    """
-    if given.mean is not None and given.std is not None:
-        return valid_statistics(given.mean, given.std)
-    known = pretrained.statistics if pretrained else None
-    return known or channel_statistics(images)
 
 
 def training_batches(config: TrainConfig, data: RunData, processes: Processes) -> TrainBatches:

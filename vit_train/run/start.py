@@ -12,7 +12,7 @@ from torch import nn
 from vit_train.base.log import logger
 from vit_train.base.memory import memory_bytes
 from vit_train.config.data import IMAGES, FolderConfig
-from vit_train.config.fields import chosen, sides
+from vit_train.config.fields import chosen
 from vit_train.config.model import (
     ModelConfig,
     ViTConfig,
@@ -21,9 +21,9 @@ from vit_train.config.model import (
     require_vit,
 )
 from vit_train.config.run import TrainConfig, with_settings
-from vit_train.config.tasks import LabelsConfig
-from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
-from vit_train.data.dataset import DataFacts, Dataset, ImageSet, load_dataset
+from vit_train.config.tasks import DistillConfig, LabelsConfig
+from vit_train.data.batches import Batch, EvalBatches, TrainBatches
+from vit_train.data.dataset import DataFacts, ImageSet, load_dataset
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import is_uneven
 from vit_train.loop.objective import TrainLoader
@@ -31,21 +31,20 @@ from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.model.build import attention_gradient_bytes
 from vit_train.model.cnn import FastCnn
-from vit_train.model.patches import require_whole_patches
 from vit_train.run.data import (
     RunData,
-    chosen_statistics,
     divide_images,
     seen_by,
     training_batches,
 )
-from vit_train.run.weights import checked_teacher, first_model, load_teacher, teacher_facts
+from vit_train.run.weights import checked_teacher, first_model, teacher_facts
 from vit_train.tasks import Flops, Task, count_flops, make_task, require_labels
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import run_at
 
 if TYPE_CHECKING:  # rarely needed
     from vit_train.interop.pretrained import Pretrained
+    from vit_train.trained.model import Trained
 
 # Enough images for the covariance of small patches.
 WHITENED_IMAGES = 5000
@@ -116,12 +115,12 @@ def resolve(
     # Raise ValueError for an unknown schedule now, not after the data are loaded.
     chosen(SCHEDULES, "optim.schedule", requested.optim.schedule)
     # Building a model draws random numbers, so this comes before the seed is set.
-    teacher = load_teacher(requested, device)
-    pretrained = None if checkpoint else first_weights(requested)
+    teacher, pretrained = other_models(requested, device, fresh=checkpoint is None)
     config = with_pretrained(requested, pretrained)
 
     torch.manual_seed(config.seed)
-    dataset, config = load_images(config)
+    dataset = load_dataset(config.data)
+    config = replace(config, data=replace(config.data, **dataset.settings))
     task = make_task(config.task, config.model, dataset.image_shape, len(dataset.classes))
     require_labels(task, dataset.train)
     model, origin = first_model(config, task, dataset, processes, pretrained)
@@ -129,22 +128,25 @@ def resolve(
         torch.manual_seed(config.seed + processes.rank)
 
     seen = seen_by(pretrained, teacher, dataset, config.data)
-    if checkpoint:
-        seen = checkpoint.seen_before
-    facts, splits, train = divide_images(dataset, config.data, task, seen)
+    data = divide_images(
+        dataset,
+        config.data,
+        task,
+        checkpoint.seen_before if checkpoint else seen,
+        checkpoint or config.data,
+        pretrained,
+        device,
+    )
     del dataset  # the splits hold copies
-    statistics = chosen_statistics(checkpoint or config.data, pretrained, train.images)
-    data = RunData(facts, splits, train, statistics, Normalize(statistics, device))
-
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
     if isinstance(model, FastCnn):
-        model.whiten(data.normalize(train.images[:WHITENED_IMAGES].to(device)))
+        model.whiten(data.normalize(data.train.images[:WHITENED_IMAGES].to(device)))
     image_batches = training_batches(config, data, processes)
     task = task.for_training(
-        train.labels.to(device),
-        train.weights is not None,
+        data.train.labels.to(device),
+        data.train.weights is not None,
         best_metric(config, task, data),
-        checked_teacher(config.task, teacher, facts, data.normalize),
+        checked_teacher(config.task, teacher, data.facts, data.normalize),
     )
     # With precision=auto, the processes may measure different speeds.
     precision = processes.broadcast(pick_precision(config.precision, device, model))
@@ -154,43 +156,48 @@ def resolve(
         processes=processes,
         data=data,
         image_batches=image_batches,
-        train_loader=task.train_loader(image_batches.weighted(train.weights)),
+        train_loader=task.train_loader(image_batches.weighted(data.train.weights)),
         task=task,
         model=model,
         origin=origin,
-        teacher=teacher_facts(teacher) if teacher else {},
-        flops=flops_of(config, teacher and teacher.meta.config.model, facts),
+        teacher=teacher_facts(teacher),
+        flops=flops_of(config, teacher and teacher.meta.config.model, data.facts),
     )
 
 
-def flops_of(config: TrainConfig, teacher: ModelConfig | None, facts: DataFacts) -> Flops | None:
+def other_models(
+    config: TrainConfig, device: torch.device, fresh: bool
+) -> tuple["Trained | None", "Pretrained | None"]:
+    """Return the teacher that task.teacher= names, and the pretrained model that init_from= names.
+
+    Return None for a setting that is null, and for the pretrained model unless the run is `fresh`.
+    """
+    teacher = None
+    pretrained = None
+    if isinstance(config.task, DistillConfig):
+        from vit_train.trained.load import load  # rarely needed
+
+        teacher = load(config.task.teacher, device)
+    if fresh and config.init_from is not None:
+        from vit_train.interop import pretrained as library  # rarely needed
+
+        vit = require_vit(config.model, f"init_from={config.init_from}")
+        pretrained = library.pretrained(config.init_from, vit)
+    return teacher, pretrained
+
+
+def flops_of(config: TrainConfig, teacher: ModelConfig | None, data: DataFacts) -> Flops | None:
     """Return the FLOPs for one image; None if counting would need too much memory.
 
     The count does not depend on the machine.
     """
-    shape = facts.image_shape
-    models = [model for model in (config.model, teacher) if model]
-    if max(attention_gradient_bytes(each, shape[1:]) for each in models) > memory_bytes() / 4:
+    models = [config.model] if teacher is None else [config.model, teacher]
+    size = data.image_shape[1:]
+    if max(attention_gradient_bytes(each, size) for each in models) > memory_bytes() / 4:
         return None
-    own, *others = (count_flops(config.task, each, shape, len(facts.classes)) for each in models)
-    return replace(own, teacher=sum(each.forward for each in others))
-
-
-def load_images(config: TrainConfig) -> tuple[Dataset, TrainConfig]:
-    """Load the data set; also return the config with the settings that loading determined."""
-    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
-        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
-    dataset = load_dataset(config.data)
-    return dataset, replace(config, data=replace(config.data, **dataset.settings))
-
-
-def first_weights(config: TrainConfig) -> "Pretrained | None":
-    """Return the weights that init_from= names; None if it is null."""
-    if config.init_from is None:
-        return None
-    from vit_train.interop.pretrained import pretrained  # rarely needed
-
-    return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
+    classes = len(data.classes)
+    counts = [count_flops(config.task, each, data.image_shape, classes) for each in models]
+    return counts[0] if teacher is None else replace(counts[0], teacher=counts[1].forward)
 
 
 def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> TrainConfig:
@@ -202,17 +209,18 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
     vit = config.model
     if not isinstance(vit, ViTConfig):
         return config.settled()
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {"model.from_weights": True}
     if pretrained is not None:
-        eps = {"model.norm_eps": pretrained.config.eps} if vit.norm_eps is None else {}
+        if vit.norm_eps is None:
+            known["model.norm_eps"] = pretrained.config.eps
         found = shape_of(pretrained, config) | fine_tuning(config, pretrained)
         if found:
             logger.info(
                 f"settings for init_from={config.init_from} (yours take precedence): "
                 f"{as_arguments(found)}"
             )
-        found = eps | found
-    return with_settings(config, {"model.from_weights": True} | found).settled()
+        known |= found
+    return with_settings(config, known).settled()
 
 
 def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
@@ -225,9 +233,9 @@ def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
         return {}
     eps = vit.norm_eps or pretrained.config.eps
     found = differences(pretrained.config, replace(vit, norm_eps=eps))
-    # The width of the MLP can be set by two settings.
-    is_free = {key: is_default(config, key.replace("mlp_dim", "mlp_ratio")) for key in found}
-    return {key: value for key, value in found.items() if is_free[key] and is_default(config, key)}
+    if not is_default(config, "model.mlp_ratio"):  # the user has set the width of the MLP
+        found.pop("model.mlp_dim", None)
+    return {key: value for key, value in found.items() if is_default(config, key)}
 
 
 def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:
@@ -277,8 +285,8 @@ def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig
 
 def balances(config: TrainConfig) -> bool:
     """Return True if data.sampler or task.class_weights balances uneven classes."""
-    has_class_weights = getattr(config.task, "class_weights", None) is not None
-    return has_class_weights or config.data.sampler == "balanced"
+    weights = getattr(config.task, "class_weights", None)
+    return weights is not None or config.data.sampler == "balanced"
 
 
 def best_metric(config: TrainConfig, task: Task, data: RunData) -> str:

@@ -155,7 +155,8 @@ def train_epochs(
     Stop after the first step that ends at or after the `deadline`, a time of `time.monotonic`.
     Call this within `trainer.workers`.
     """
-    trainer.begin()
+    trainer.model.train()
+    trainer.leave_out(trainer.ready)  # time for compiling and for opening the reports
     while not trainer.finished:
         for draws in trainer.draws():
             if trainer.must_stop():

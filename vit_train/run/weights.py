@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from vit_train.base.reading import as_word
@@ -114,11 +113,8 @@ def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> st
         return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
     if pretrained.classes is not None and sorted(pretrained.classes) != sorted(classes):
         return "its classes have different names"
-    return (
-        ""
-        if pretrained.config.head == ours.config.head
-        else f"it needs model.head={pretrained.config.head}"
-    )
+    head = pretrained.config.head
+    return "" if head == ours.config.head else f"it needs model.head={head}"
 
 
 def describe_weights(
@@ -126,50 +122,38 @@ def describe_weights(
 ) -> str:
     """Describe which pretrained weights are used, and why others are not."""
     layout = f" ({pretrained.layout}'s layout)" if pretrained.layout else ""
-    positions = ""
+    parts = [f"starts from the encoder of {config.init_from}{layout}"]
     if len(ours.pos_embed) and pretrained.grid != ours.grid:
-        grids = (" by ".join(map(str, each)) for each in (pretrained.grid, ours.grid))
-        positions = ", its {} positions resized to {}".format(*grids)
-    same = "classes" if pretrained.classes else "number of classes (their names are unknown)"
-    assumed = " ".join(
-        f"model.{key}={getattr(pretrained.config, key)}" for key in pretrained.assumed
-    )
-    normalized = (
-        "images are normalized as for the pretrained model"
-        if pretrained.statistics
-        else "the pretrained model's normalization is unknown: set data.mean= and data.std="
-    )
-    parts = (
-        f"starts from the encoder of {config.init_from}{layout}{positions}",
-        f"the pretrained head is not reused: {fresh}"
-        if fresh
-        else f"the pretrained head is reused, because both models have the same {same}",
-        f"{counted(len(pretrained.left), 'weight')} not used, such as {pretrained.left[0]}"
-        if pretrained.left
-        else "",
-        f"assumed, because the file does not state them: {assumed}" if assumed else "",
-        normalized if config.data.mean is None else "",
-        "the encoder stays frozen (train.freeze=encoder)" if config.train.freeze else "",
-    )
-    return "; ".join(filter(None, parts))
+        theirs, own = (" by ".join(map(str, each)) for each in (pretrained.grid, ours.grid))
+        parts[0] += f", its {theirs} positions resized to {own}"
+    if fresh:
+        parts.append(f"the pretrained head is not reused: {fresh}")
+    else:
+        same = "classes" if pretrained.classes else "number of classes (their names are unknown)"
+        parts.append(f"the pretrained head is reused, because both models have the same {same}")
+    if pretrained.left:
+        count = counted(len(pretrained.left), "weight")
+        parts.append(f"{count} not used, such as {pretrained.left[0]}")
+    if pretrained.assumed:
+        settings = {f"model.{key}": getattr(pretrained.config, key) for key in pretrained.assumed}
+        parts.append(f"assumed, because the file does not state them: {as_arguments(settings)}")
+    if config.data.mean is None and pretrained.statistics:
+        parts.append("images are normalized as for the pretrained model")
+    elif config.data.mean is None:
+        parts.append(
+            "the pretrained model's normalization is unknown: set data.mean= and data.std="
+        )
+    if config.train.freeze:
+        parts.append("the encoder stays frozen (train.freeze=encoder)")
+    return "; ".join(parts)
 
 
-def load_teacher(config: TrainConfig, device: torch.device) -> "Trained | None":
-    """Load the model that task.teacher= names; return None if the task is not distillation."""
-    if not isinstance(config.task, DistillConfig):
-        return None
-    from vit_train.trained.load import load  # rarely needed
-
-    return load(config.task.teacher, device)
-
-
-def teacher_facts(teacher: "Trained") -> dict[str, str]:
-    """Return the facts about a teacher that a run stores."""
-    return {
-        "checkpoint": str(teacher.meta.path),
-        "weights": teacher.meta.weights,
-        "fingerprint": teacher.meta.checksum,
-    }
+def teacher_facts(teacher: "Trained | None") -> dict[str, str]:
+    """Return the facts about a teacher that a run stores; {} without a teacher."""
+    if teacher is None:
+        return {}
+    meta = teacher.meta
+    return {"checkpoint": str(meta.path), "weights": meta.weights, "fingerprint": meta.checksum}
 
 
 def checked_teacher(
