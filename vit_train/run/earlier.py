@@ -11,7 +11,6 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.reading import flatten
-from vit_train.base.text import counted
 from vit_train.config.run import TrainConfig, default_settings
 from vit_train.config.training import BEST, LAST
 from vit_train.loop.metrics import score
@@ -45,13 +44,9 @@ class Earlier:
             return f"resuming after step {self.state.step}"
         if self.verb == "fork":
             return f"forks {self.folder} after step {self.state.step}"
-        optim = config.optim
-        epochs = config.train.num_epochs
         return (
             f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
-            f"{optim.peak_lr:g} over {min(optim.warmup_epochs, epochs / 2):g} of "
-            f"{counted(epochs, 'epoch')}, "
-            f"then follows optim.schedule={optim.schedule}"
+            f"{config.optim.peak_lr:g}, then follows optim.schedule={config.optim.schedule}"
         )
 
     def require_same(self, run: Run) -> None:

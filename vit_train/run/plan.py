@@ -60,8 +60,7 @@ def planned(run: Run, minutes: float) -> Run:
     if epochs < 1:
         raise ValueError(
             f"train.minutes={minutes:g} is too short for one epoch, which takes about "
-            + (f"{epoch_seconds / 60:.1f} min" if epoch_seconds > 6 else f"{epoch_seconds:.1g} s")
-            + ": set a longer time or a smaller data.train_subset"
+            f"{epoch_seconds:.2f} s: set a longer time or a smaller data.train_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
     return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
@@ -71,10 +70,9 @@ def seconds_per_evaluated_image(trainer: Trainer, run: Run) -> float:
     """Measure on training images: a run reads its test images only at its end."""
     few = torch.arange(min(EVALUATED, len(run.data.train)))
     images = run.unaugmented(run.data.train.subset(few))
-    for _ in range(
-        MEASURED_FROM if run.precision.device.type == "cuda" else 0
-    ):  # until it is captured
-        trainer.evaluate(trainer.eval_model, images)
+    if run.precision.device.type == "cuda":
+        for _ in range(MEASURED_FROM):  # until the graph is captured
+            trainer.evaluate(trainer.eval_model, images)
     began = time.perf_counter()
     trainer.evaluate(trainer.eval_model, images)
     return (time.perf_counter() - began) / len(few)
