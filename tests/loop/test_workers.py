@@ -33,14 +33,6 @@ def test_micro_batches_cover_the_batch_and_come_back_in_order() -> None:
     assert torch.equal(torch.cat(parts), batch)
 
 
-def test_an_error_in_a_thread_reaches_the_caller() -> None:
-    def fail(part: torch.Tensor) -> None:
-        raise ValueError(f"part {part[0]}")
-
-    with Workers(micro_batch=1, count=2) as workers, pytest.raises(ValueError, match="part 0"):
-        list(workers.map(fail, torch.arange(9)))
-
-
 def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CORES", 2)
     before = torch.get_num_threads()

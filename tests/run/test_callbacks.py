@@ -270,15 +270,6 @@ def test_a_failure_of_the_disk_loses_and_repeats_nothing(
     assert points(written(board))["loss/train"] == [(step, step) for step in range(1, 7)]
 
 
-def test_a_file_that_is_gone_is_not_made_again(tmp_path: Path, board: TensorBoard) -> None:
-    board.flush()
-    board.path.unlink()
-    board.scalar("loss/train", 1.0, 1)
-    with pytest.raises(FileNotFoundError, match="events"):
-        board.flush()
-    assert list(tmp_path.iterdir()) == []
-
-
 class FakeTracker:
     """A module with the functions of Weights & Biases and of MLflow, which notes every call."""
 
