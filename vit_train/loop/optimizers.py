@@ -29,6 +29,9 @@ class Optimizer(torch.optim.Optimizer):
     workers = ONE_WORKER
     # If true, matrix products use bf16 where that is precise enough.
     in_bf16 = False
+    # If true, a step whose `found_inf` is 1 changes nothing; this is decided on the device. The
+    # name is PyTorch's, whose fused optimizers set it to true.
+    _step_supports_amp_scaling = False
 
 
 # The decay rate of AdamW's moving average of gradients.
@@ -118,7 +121,6 @@ class Muon(Optimizer):
     """
 
     moments = frozenset({"momentum_buffer"})
-    # A step whose `found_inf` is 1 changes nothing; this is decided on the device.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -233,11 +235,6 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
         yield {**group, "params": parameters, "lr_scale": scale * group.get("lr_scale", 1.0)}
 
 
-def decides_on_device(optimizer: Optimizer) -> bool:
-    """Return True if the optimizer itself skips a step when its `found_inf` is not 0."""
-    return getattr(optimizer, "_step_supports_amp_scaling", False)
-
-
 class Optimizers:
     """The optimizers of one model, each with its own parameters.
 
@@ -253,13 +250,13 @@ class Optimizers:
     ) -> None:
         self.optimizers = optimizers
         # True if a CUDA graph can take these optimizers' steps.
-        self.capturable = all(map(decides_on_device, optimizers))
+        self.capturable = all(each._step_supports_amp_scaling for each in optimizers)
         for optimizer in optimizers:
             optimizer.param_groups = [
                 part for group in optimizer.param_groups for part in split(group, scales)
             ]
             for group in optimizer.param_groups:
-                if decides_on_device(optimizer) and group["params"][0].is_cuda:
+                if optimizer._step_supports_amp_scaling and group["params"][0].is_cuda:
                     # A tensor, because a CUDA graph can read it.
                     group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         owned = sorted(id(p) for optimizer in optimizers for p in parameters_of(optimizer))
@@ -289,7 +286,7 @@ class Optimizers:
                     group["lr"].copy_(scaled)
                 else:
                     group["lr"] = float(scaled)
-            if decides_on_device(optimizer):
+            if optimizer._step_supports_amp_scaling:
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
                 optimizer.step()
                 del optimizer.found_inf  # type: ignore[attr-defined]

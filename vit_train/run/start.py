@@ -191,13 +191,15 @@ def flops_of(config: TrainConfig, teacher: ModelConfig | None, data: DataFacts) 
 
     The count does not depend on the machine.
     """
-    models = [config.model] if teacher is None else [config.model, teacher]
-    size = data.image_shape[1:]
-    if max(attention_gradient_bytes(each, size) for each in models) > memory_bytes() / 4:
-        return None
+    shape = data.image_shape
     classes = len(data.classes)
-    counts = [count_flops(config.task, each, data.image_shape, classes) for each in models]
-    return counts[0] if teacher is None else replace(counts[0], teacher=counts[1].forward)
+    for model in filter(None, (config.model, teacher)):
+        if attention_gradient_bytes(model, shape[1:]) > memory_bytes() / 4:
+            return None
+    flops = count_flops(config.task, config.model, shape, classes)
+    if teacher is None:
+        return flops
+    return replace(flops, teacher=count_flops(config.task, teacher, shape, classes).forward)
 
 
 def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> TrainConfig:
