@@ -18,7 +18,6 @@ from vit_train.loop.state import Start, TrainerState
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.layers import Dropout
 from vit_train.run import earlier
-from vit_train.run.train import train_epochs
 
 X = torch.randn(48, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(3, (48,), generator=torch.Generator().manual_seed(1))
@@ -406,5 +405,6 @@ def test_a_run_ends_with_the_step_in_which_its_time_is_up(
     now = itertools.count(1001)
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     trainer = trainer_of(data())
-    train_epochs(trainer, None, deadline)
+    trainer.deadline = deadline
+    fit(trainer)
     assert trainer.step == steps

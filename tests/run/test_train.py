@@ -39,7 +39,7 @@ from vit_train.run.data import training_batches
 from vit_train.run.start import Run as Parts
 from vit_train.run.start import resolve
 from vit_train.run.terminal import opening
-from vit_train.run.train import train, train_epochs
+from vit_train.run.train import train
 from vit_train.run.weights import freeze_encoder
 from vit_train.tasks import count_flops
 from vit_train.trained.checkpoint import Checkpoint
@@ -169,9 +169,8 @@ def test_training_in_python_is_as_the_package_says(
     assert {*vit_train.__all__, "__version__"} <= set(dir(vit_train))
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "vit_train.run.train.train_epochs", lambda *what: train_epochs(*what[:2], deadline=0.0)
-    )
+    # Time is up after the first step.
+    monkeypatch.setattr("vit_train.run.train.math", SimpleNamespace(inf=0.0))
     with monkeypatch.context() as patch:
         few = partial(ShapesConfig, train_images=300, test_images=10)
         patch.setattr("vit_train.config.run.ShapesConfig", few)
@@ -412,12 +411,13 @@ def test_epochs_are_planned_for_a_time_and_nothing_else_changes(
 def test_planned_epochs_leave_time_for_both_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes a second, and so does each evaluation in which the speed is measured."""
     run, clock = parts(test_images=540), counter()
+    run = replace(run, config=with_settings(run.config, {"train.minutes": 5.0}))
     monkeypatch.setattr(plan, "seconds_per_step", lambda trainer, budget: 1.0)
     monkeypatch.setattr(plan, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     seconds, image_seconds = 60 * 5 * 0.95 - 3, 1 / len(run.data.train)  # the clock is read 4 times
     epoch_seconds = len(run.train_loader) + image_seconds * run.data.sizes["val"]
     expected = int((seconds - 2 * image_seconds * 540) / epoch_seconds)
-    assert plan.planned(run, minutes=5).config.train.epochs == expected
+    assert plan.planned(run).config.train.epochs == expected
 
 
 def test_python_trains_as_the_same_settings_on_the_command_line_do(

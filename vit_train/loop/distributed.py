@@ -148,14 +148,23 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
     return Processes(rank, count)
 
 
-def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Make a flat tensor of zeros; return views of it in the shapes of `like`, and the tensor."""
+def joined_sums(
+    parameters: Sequence[nn.Parameter], count: int
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Return the parameters' gradients, `count` other sums, and one flat tensor of both, all 0.
+
+    The gradients, each of them a parameter's `grad`, and the sums (count,) are views of the flat
+    tensor, so that one all-reduce adds all of them over all processes.
+    """
     multiple = 64  # so that each view begins at a full vector of the device
+    like = [*parameters, parameters[0].new_zeros(count)]
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)
-    parts = joined.split(sizes)
-    views = [part[: t.numel()].view(t.shape) for part, t in zip(parts, like, strict=True)]
-    return views, joined
+    parts = zip(joined.split(sizes), like, strict=True)
+    *gradients, sums = [part[: each.numel()].view(each.shape) for part, each in parts]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    return gradients, sums, joined
 
 
 def leave_processes() -> None:

@@ -21,7 +21,7 @@ from vit_train.loop.compile import (
     compile_model,
     compiles,
 )
-from vit_train.loop.distributed import ALONE, Processes, joined_zeros
+from vit_train.loop.distributed import ALONE, Processes, joined_sums
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Batch, Objective, TrainLoader, evaluate, outputs_of
 from vit_train.loop.optimizers import Optimizers, rate_scales
@@ -30,6 +30,7 @@ from vit_train.loop.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.loop.state import Averages, Best, WeightAverage
 from vit_train.loop.workers import make_workers
 
+TIME_IS_UP = "because train.max_minutes has passed (counted from each start; null: no limit)"
 # Minimum time between logs on a GPU: a log waits 3 to 5 ms for the GPU, as long as several steps.
 LOG_SECONDS = 1.0
 
@@ -100,6 +101,8 @@ class Trainer:
     lr = 0.0
     logged_at = -math.inf
     stop_reason = ""
+    # The time of `time.monotonic` at which to stop.
+    deadline = math.inf
     # True while the model is evaluated.
     evaluating = False
 
@@ -139,13 +142,9 @@ class Trainer:
             builder(self.optim)(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
         self.choose_workers(compiles(config.compile, device))
-        # One flat tensor, so that one all-reduce adds all gradients, each of them a parameter's
-        # `grad`, and the step sums, (M,) or, if the objective weighs images, (2M,).
-        count = len(objective.measures) * (2 if objective.weighs else 1)
-        zeros = [*self.parameters, self.parameters[0].new_zeros(count)]
-        (*self.gradients, self.sums), self.summed = joined_zeros(zeros)
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
+        self.gradients, self.sums, self.summed = joined_sums(
+            self.parameters, len(objective.measures) * (2 if objective.weighs else 1)
+        )
         # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages = Averages(objective.measures, device)
         self.log_averages = Averages(objective.measures, device)
@@ -216,11 +215,16 @@ class Trainer:
         return self.train_loader.draws(self.epoch, self.batch)
 
     def train_on(self, draws: Iterable[Tensor]) -> None:
-        """Make a batch from its draws, and take one optimizer step; do not wait for the device."""
+        """Make a batch from its draws, and take one optimizer step; do not wait for the device.
+
+        Stop the run if the deadline has passed.
+        """
         self.graphed_step(self.step_scalars(), *draws)
         self.step += 1
         self.batch += 1
         self.images_seen += self.train_loader.batch_size
+        if time.monotonic() >= self.deadline:
+            self.stop(TIME_IS_UP)
 
     def log_if_due(self) -> TrainLog | None:
         """Return the averages since the last log; None if no log is due.

@@ -27,12 +27,17 @@ WAIT_EVERY = 32
 EVALUATED = 1024
 
 
-def planned(run: Run, minutes: float) -> Run:
-    """Return the run with as many epochs as fit into `minutes`, by the speed of some steps.
+def planned(run: Run) -> Run:
+    """Return the run with as many epochs as fit into train.minutes, by the speed of some steps.
+
+    If train.minutes is null, return the run as it is.
 
     The steps are taken by a copy of the model and change nothing. Validation after each epoch and
     the final test are included. Raise ValueError if not even one epoch fits.
     """
+    minutes = run.config.train.minutes
+    if minutes is None:
+        return run
     device = run.precision.device
     began = time.perf_counter()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -82,6 +82,10 @@ class Run:
         )
         return self.task.eval_loader(images)
 
+    @property
+    def validation_batches(self) -> Iterable[Batch] | None:
+        return None if self.data.splits.val is None else self.unaugmented(self.data.splits.val)
+
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this many images.
 
@@ -265,12 +269,13 @@ def is_default(config: TrainConfig, key: str) -> bool:
     return getattr(part, name) == getattr(type(part), name)  # type: ignore[no-any-return]
 
 
-def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig:
+def with_named_runs(config: TrainConfig, own: Path, earlier: Path | None) -> TrainConfig:
     """In settings that name a run, replace a folder of runs by its newest finished run.
 
     If the folder stayed in the config, a resumed run could load a different model, because a newer
     run may have been added to the folder. If the run that data.split_as names no longer exists,
-    name the run in the folder `own` instead, which has the same splits.
+    name this run, in the folder `own`, instead, or the run in the folder `earlier` that this one
+    continues; it has the same splits.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -280,8 +285,9 @@ def with_named_runs(config: TrainConfig, own: Path | None = None) -> TrainConfig
     }
     found = {key: run_at(Path(run)) for key, run in named.items() if run is not None}
     other = found.get("data.split_as")
-    if other and own and not (other / IMAGES).is_file() and (own / IMAGES).is_file():
-        found["data.split_as"] = own
+    same = earlier or own
+    if other and not (other / IMAGES).is_file() and (same / IMAGES).is_file():
+        found["data.split_as"] = same
     return with_settings(config, {key: str(run) for key, run in found.items()})
 
 

@@ -40,7 +40,6 @@ from vit_train.trained.provenance import command_line
 # Windows has neither.
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
-TIME_IS_UP = "because train.max_minutes has passed (counted from each start; null: no limit)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -82,15 +81,15 @@ def train_in(
             # Where it begins. Only the main process knows a run that torchrun has restarted.
             requested, checkpoint = processes.broadcast((requested, checkpoint))
             earlier = read_earlier(requested, checkpoint)
-            requested = with_named_runs(requested, (earlier and earlier.folder) or path)
+            requested = with_named_runs(requested, path, earlier.folder if earlier else None)
 
             # Data, task and model; from here on, the settings are final.
             run = resolve(requested, device, processes, earlier.state if earlier else None)
             processes.copy_from_main(run.model)  # another CPU may have drawn different weights
             if earlier:
                 earlier.require_same(run)
-            elif run.config.train.minutes is not None:
-                run = planned(run, run.config.train.minutes)
+            else:
+                run = planned(run)
 
             # What is written. Only the main process writes.
             files = NO_FILES
@@ -105,6 +104,7 @@ def train_in(
                 [*(make() for make in CALLBACKS), *files.callbacks],
                 processes,
             )
+            trainer.deadline = deadline
             with advice_on_errors(trainer, run, files):
                 prepare(trainer, run, earlier)
                 files.open()
@@ -112,9 +112,7 @@ def train_in(
                 # The loop
                 shown = files.shown(trainer)
                 with shown, trainer.workers, stop_on_signals(trainer) as received:
-                    val = run.data.splits.val
-                    loader = None if val is None else run.unaugmented(val)
-                    train_epochs(trainer, loader, deadline)
+                    train_epochs(trainer, run.validation_batches)
 
                     # The test, once
                     results = test_results(trainer, run, files)
@@ -147,12 +145,9 @@ def prepare(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
         earlier.restore(trainer)
 
 
-def train_epochs(
-    trainer: Trainer, val_loader: Iterable[Batch] | None, deadline: float = math.inf
-) -> None:
+def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
     """Train until the last epoch, or until something has called `trainer.stop`.
 
-    Stop after the first step that ends at or after the `deadline`, a time of `time.monotonic`.
     Call this within `trainer.workers`.
     """
     trainer.model.train()
@@ -164,8 +159,6 @@ def train_epochs(
                     callback.on_stop(trainer)
                 return
             trainer.train_on(draws)
-            if time.monotonic() >= deadline:
-                trainer.stop(TIME_IS_UP)
             if log := trainer.log_if_due():
                 with trainer.paused():
                     for callback in trainer.callbacks:

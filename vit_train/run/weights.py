@@ -137,11 +137,11 @@ def describe_weights(
     if pretrained.assumed:
         settings = {f"model.{key}": getattr(pretrained.config, key) for key in pretrained.assumed}
         parts.append(f"assumed, because the file does not state them: {as_arguments(settings)}")
-    if config.data.mean is None and pretrained.statistics:
-        parts.append("images are normalized as for the pretrained model")
-    elif config.data.mean is None:
+    if config.data.mean is None:
         parts.append(
-            "the pretrained model's normalization is unknown: set data.mean= and data.std="
+            "images are normalized as for the pretrained model"
+            if pretrained.statistics
+            else "the pretrained model's normalization is unknown: set data.mean= and data.std="
         )
     if config.train.freeze:
         parts.append("the encoder stays frozen (train.freeze=encoder)")
