@@ -408,9 +408,9 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders of the runs that would start, below the current one."""
     seen: list[Path] = []
 
-    def note(composed: object, settings: object) -> Outcome:
-        seen.append(Path(settings.runtime.output_dir).relative_to(Path.cwd()))
-        return Outcome(Path(settings.runtime.output_dir), None)
+    def note(composed: object, settings: object, folder: Path) -> Outcome:
+        seen.append(folder.relative_to(Path.cwd()))
+        return Outcome(folder)
 
     monkeypatch.setattr(train, "start", note)
     return seen

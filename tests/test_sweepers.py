@@ -48,9 +48,9 @@ def test_text_stays_as_written(run: Run, text: str) -> None:
 def test_text_in_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def note(composed: DictConfig, settings: Any) -> Outcome:
+    def note(composed: DictConfig, settings: Any, folder: Path) -> Outcome:
         seen.append(composed.name)
-        return Outcome(Path(settings.runtime.output_dir))
+        return Outcome(folder)
 
     monkeypatch.setattr(train, "start", note)
     run.succeeds("vit-train", "-m", "name=0.10, 0.20 ,'a, 1.0',b 1.0")

@@ -118,17 +118,18 @@ def keep_text(names: Sequence[str]) -> None:
     yaml.constructor.SafeConstructor.add_constructor("tag:yaml.org,2002:map", construct_map)
 
 
-def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
+def composed(config_name: str, flags: argparse.Namespace, hydra: bool = False) -> DictConfig:
     """Compose the config from presets and the settings on the command line.
 
-    Hydra also looks for presets in the folder given by --config-dir.
+    Hydra also looks for presets in the folder given by --config-dir. With `hydra`, the config
+    includes Hydra's own settings.
     """
     settings = list(flags.overrides)
     if flags.config_dir:
         own = quoted(f"file://{Path(flags.config_dir).absolute()}")
         settings.append(f"hydra.searchpath=[{own}]")
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return compose(config_name, settings)
+        return compose(config_name, settings, return_hydra_config=hydra)
 
 
 def import_own_parts() -> None:

@@ -24,23 +24,21 @@ from omegaconf import DictConfig
 
 from vit_train.base.text import counted, printable
 from vit_train.commands.command import AUTO, flag_parser, import_own_parts, quoted
-from vit_train.commands.errors import EXPECTED, explain, short_errors
+from vit_train.commands.errors import EXPECTED, explain
 from vit_train.config.run import CONF_DIR
-from vit_train.trained.folder import Outcome, for_shell, resume_command
+from vit_train.trained.folder import Outcome, for_shell, removed_if_empty, resume_command
 
-# From Hydra 1.4 on, a program lists what Hydra may run for a config: its launchers and sweepers,
-# and logging.
-allow: Any = getattr(hydra.utils, "execution_whitelist", None)
+# What Hydra may run for a config: its launchers and sweepers, and logging.
 EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
 
 
 class Sweep:
-    """Run one job, or the jobs of a sweep in turn; record which jobs stopped early or failed.
+    """Run the jobs of a sweep in turn; record which jobs stopped early or failed.
 
-    `job` starts or resumes a run, given the composed config and Hydra's settings.
+    `job` starts a run, given the composed config, Hydra's settings and the run's folder.
     """
 
-    def __init__(self, job: Callable[[DictConfig, HydraConf], Outcome]) -> None:
+    def __init__(self, job: Callable[[DictConfig, HydraConf, Path], Outcome]) -> None:
         self.job = job
         self.jobs = 0
         self.folder = ""
@@ -48,20 +46,38 @@ class Sweep:
         self.stopped: list[Path] = []
         self.failures: list[str] = []
 
-    def run(self, composed: DictConfig) -> float | None:
-        """Start or resume a run, and return its best validation score.
+    def main(self, flags: argparse.Namespace) -> None:
+        """Run all jobs and report on them; exit with status 1 if any failed."""
+        try:
+            if AUTO in flags.overrides:
+                flags.multirun = True
+                run_until_decided(flags, self.launch)
+            else:
+                self.launch(flags)
+        except ValueError:
+            if not (self.failures or self.stopped):  # else, they are listed below
+                raise
+        finally:
+            if self.jobs:  # such as --cfg has none
+                self.report()
+        if self.failures:
+            sys.exit(1)
 
-        Sweepers such as Optuna optimize this score. Return None if the job of a sweep fails or
-        stops early, or if the run has no score.
+    def run(self, composed: DictConfig) -> float | None:
+        """Run one job, and return its best validation score.
+
+        Sweepers such as Optuna optimize this score. Return None if the job fails or stops early, or
+        if the run has no score.
         """
         settings = HydraConfig.get()
-        in_sweep = settings.mode == RunMode.MULTIRUN
-        with self.errors(settings) if in_sweep else short_errors("vit-train"):
+        folder = Path(settings.runtime.output_dir)
+        with self.errors(settings), removed_if_empty(folder, named=False):
             sys.argv = self.argv  # for a job in another process, such as Slurm's
             import_own_parts()
+            in_sweep = settings.mode == RunMode.MULTIRUN
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
-            outcome = self.job(composed, settings)
+            outcome = self.job(composed, settings, folder)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)
             if outcome.exit_status:
@@ -74,9 +90,10 @@ class Sweep:
         """Print and record an error of a job instead of raising it, so that the sweep continues.
 
         Launchers other than Hydra's BasicLauncher run jobs in other processes, and report errors
-        themselves; with such a launcher, errors are raised.
+        themselves; with such a launcher, errors are raised. So is that of a single run.
         """
-        if not str(settings.launcher._target_).endswith("BasicLauncher"):
+        is_basic = str(settings.launcher._target_).endswith("BasicLauncher")
+        if settings.mode != RunMode.MULTIRUN or not is_basic:
             yield
             return
         self.jobs += 1
@@ -93,23 +110,10 @@ class Sweep:
 
     def launch(self, flags: argparse.Namespace) -> Path | None:
         """Run what `flags` describe; return the sweep's folder if all its jobs have finished."""
+        allow: Any = getattr(hydra.utils, "execution_whitelist", None)  # from Hydra 1.4 on
         with allow(EXECUTED) if allow else contextlib.nullcontext():
             _run_hydra(flags, flag_parser(), self.run, str(CONF_DIR), "train")
         return None if self.failures or self.stopped else Path(self.folder)
-
-    @contextlib.contextmanager
-    def reported(self) -> Iterator[None]:
-        """After the block, report on the jobs of a sweep, and exit with status 1 if any failed."""
-        try:
-            yield
-        except ValueError:
-            if not (self.failures or self.stopped):  # else, they are listed below
-                raise
-        finally:
-            if self.jobs:  # a single run reports its own end
-                self.report()
-        if self.failures:
-            sys.exit(1)
 
     def report(self) -> None:
         """Print how many jobs of a sweep finished, and list those that stopped early or failed."""

@@ -1,5 +1,6 @@
 """vit-train: one run, new or resumed, and the folder that it gets; see sweep.py for several."""
 
+import argparse
 import contextlib
 import os
 import sys
@@ -7,18 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hydra.utils
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+from vit_train.base.log import logger, shown_on_terminal
 from vit_train.base.text import file_name
-from vit_train.commands.command import (
-    AUTO,
-    read_command,
-)
+from vit_train.commands.command import AUTO, composed, read_command
 from vit_train.commands.errors import require_known, short_errors
-from vit_train.commands.sweep import Sweep, allow, run_until_decided, say
 from vit_train.config.run import (
     CONTINUED,
     GROUPS,
@@ -35,7 +34,6 @@ from vit_train.trained.folder import (
     is_finished,
     last_checkpoint,
     new_run,
-    removed_if_empty,
     resumed_run,
     sole_writer,
 )
@@ -48,6 +46,8 @@ ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
+# Flags with which a single run needs no more of Hydra than its config.
+COMPOSED = {"overrides", "config_dir", "run"}
 # Among the processes that torchrun starts, only the first one writes files. Other launchers may set
 # RANK for processes that train alone.
 IS_MAIN = os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
@@ -57,28 +57,32 @@ ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
-def start_or_resume(composed: DictConfig, settings: HydraConf) -> Outcome:
+def start_or_resume(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
+    """Run one job: start a run in the new `folder`, or resume the run that `resume=` names.
+
+    `composed` has the run's settings, and `settings` are Hydra's own.
+    """
     if OmegaConf.get_type(composed) is not TrainConfig:
         raise ValueError(
             f"the config file of --config-name={settings.job.config_name} must begin with "
             "'defaults: [train, _self_]'. To repeat a run, use config= with the run's folder "
             "instead of --config-name"
         )
-    return (start if composed.resume is None else resume)(composed, settings)
+    if composed.resume is not None:
+        return resume(composed, settings)
+    return start(composed, settings, folder)
 
 
-def start(composed: DictConfig, settings: HydraConf) -> Outcome:
+def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
     """Start a run in a new folder; the run may extend, fork or repeat an earlier run.
 
     If the same sweep, or the same launch of torchrun, has already begun a run with the same
     settings, resume that run instead.
     """
-    folder = Path(settings.runtime.output_dir)
+    config = new_config(composed, settings)
+    if found := already_begun(folder, config, settings):
+        return continue_run(found[0], None, found[1], settings)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    with removed_if_empty(folder, is_named):
-        config = new_config(composed, settings)
-        if found := already_begun(folder, config, settings):
-            return continue_run(found[0], None, found[1], settings)
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
         if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
@@ -165,7 +169,7 @@ def continue_run(
         checkpoint = named or last_checkpoint(folder)
         if not is_finished(folder):
             return train_in(folder, config, launch_of(settings), checkpoint, resumed=True)
-        say(
+        logger.info(
             f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "
             f"more epochs in a new folder, use extend={for_shell(folder)} train.epochs=N"
         )
@@ -179,13 +183,11 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
     The file conf/train.yaml calls this function. The folder is named after the first of these that
     is given: name=; the run that is extended, forked or repeated; the experiment; the `choices` of
     data, model and task. With data=folder, the name of the user's image folder replaces the name of
-    the data. With resume=, return "." as a placeholder; the run's existing folder is found later.
+    the data.
     """
     data = choices["data"]
     task = choices["task"]
     root = _root_.data.get("root")
-    if _root_.resume is not None:  # the real folder, the run's own, is found later
-        return "."
     if data == "folder" and root:
         data = file_name(Path(os.path.expanduser(root)).resolve().name) or data
     model = {"vit": "tiny"}.get(choices["model"], choices["model"])  # the same, left out
@@ -216,26 +218,45 @@ def job_folder(number: int) -> str:
 
 
 # Not in main, because the processes of Slurm only import this module.
-register: Any = OmegaConf.register_resolver if allow else OmegaConf.register_new_resolver
+new_names = hasattr(hydra.utils, "execution_whitelist")  # from Hydra 1.4 on
+register: Any = OmegaConf.register_resolver if new_names else OmegaConf.register_new_resolver
 register("new_run_folder", new_run_folder, replace=True)
 register("job_folder", job_folder, replace=True)
 
 
+def single_run(flags: argparse.Namespace) -> DictConfig | None:
+    """Compose the config of a single run, with Hydra's own settings.
+
+    Return None for a sweep, and for flags with which Hydra runs, such as --cfg.
+    """
+    used = {flag for flag, value in vars(flags).items() if value}
+    if AUTO in flags.overrides or not used <= COMPOSED:
+        return None
+    config = composed("train", flags, hydra=True)
+    return None if config.hydra.mode == RunMode.MULTIRUN else config
+
+
 def main() -> None:
-    sweep = Sweep(start_or_resume)
     with short_errors("vit-train"):
         flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume")
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")
         if not IS_MAIN:  # only the main process writes files
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
+        config = single_run(flags)
+        if config is None:
+            from vit_train.commands.sweep import Sweep  # rarely needed
 
-        with sweep.reported():
-            if AUTO in flags.overrides:
-                flags.multirun = True
-                run_until_decided(flags, sweep.launch)
-            else:
-                sweep.launch(flags)
+            return Sweep(start_or_resume).main(flags)
+        HydraConfig.instance().set_config(config)  # for ${hydra:…} in the folder's name
+        settings = config.hydra
+        folder = Path(settings.run.dir).absolute()
+        with open_dict(config):
+            del config["hydra"]
+        with shown_on_terminal() if IS_MAIN else contextlib.nullcontext():
+            outcome = start_or_resume(config, settings, folder)
+        if outcome.exit_status:
+            sys.exit(outcome.exit_status)
 
 
 if __name__ == "__main__":
