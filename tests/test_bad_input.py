@@ -249,7 +249,7 @@ TYPED = {
     "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
     "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
     # what is no checkpoint
-    "vit-eval": "missing: ckpt=PATH, a run's folder or a checkpoint\n",
+    "vit-eval": "ckpt= is missing. The model: a run's folder (its best checkpoint), a checkpoint",
     "vit-eval ckpt=file": "damaged",
     "vit-eval ckpt=x.jpg": "damaged",
     "vit-eval ckpt=run/config.yaml": "damaged",
@@ -305,7 +305,7 @@ TYPED = {
     f"{NEW} init_from=mae model.head=gap": "to match it, set model.head=token\n",
     f"vit-train {FEW} init_from=mae model=cnn": "needs a Vision Transformer",
     f"{NEW} init_from=nowhere": "no checkpoint at nowhere",
-    f"{NEW} task=distill": "missing: task.teacher=RUN, a trained classifier",
+    f"{NEW} task=distill": "task.teacher= is missing. The teacher: a run (its folder",
     f"{NEW} task=distill task.teacher=mae": "task=reconstruct does not classify images",
     f"{NEW} task=distill task.teacher=nowhere": "no checkpoint at nowhere",
     f"{NEW} task=distill task.teacher=builtin:cifar10": "the teacher's classes are airplane",

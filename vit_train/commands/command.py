@@ -23,7 +23,6 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.base.log import shown_on_terminal
 from vit_train.commands.errors import (
     GRAMMAR,
-    all_settings,
     own_modules,
     require_known,
     short_errors,
@@ -35,6 +34,7 @@ from vit_train.config.run import (
     IMPORT,
     Config,
     TrainConfig,
+    declared,
     register_schemas,
     to_config,
 )
@@ -197,7 +197,7 @@ def read_command(
         if value and flag not in FLAGS and kind is not TrainConfig:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
-    texts = [key for key, type_ in all_settings(kind).items() if type_ in TEXT]
+    texts = [key for key, says in declared(kind).items() if says["type"] in TEXT]
     flags.overrides = list(checked(settings, path, groups, [*texts, *PATHS]))
     keep_text([key.rpartition(".")[2] for key in texts])
     if flags.help:

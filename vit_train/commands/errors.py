@@ -8,8 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -19,7 +18,7 @@ from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import printable, reason, replace_unencodable_characters
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.config.run import CHOSEN_BY_NAME, IMPORT, TrainConfig
+from vit_train.config.run import CHOSEN_BY_NAME, IMPORT, TrainConfig, declared
 
 GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
@@ -132,9 +131,9 @@ def no_such_setting(asked: str, kind: type) -> str:
     having = [
         choice
         for choice, settings in CHOSEN_BY_NAME.get(group, {}).items()
-        if name in all_settings(settings)
+        if name in declared(settings)
     ]
-    known = all_settings(kind)
+    known = declared(kind)
     near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else similar(name, known)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
     if having:
@@ -161,24 +160,10 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
     return next((keys for keys in (same, related, alike) if 1 <= len(keys) <= MOST_SUGGESTED), [])
 
 
-def all_settings(kind: type, prefix: str = "") -> dict[str, Any]:
-    """Return the types of all settings in the dataclass `kind`, by names such as model.depth.
-
-    The names include the settings of every choice in every group.
-    """
-    hints = get_type_hints(kind)
-    found = {f"{prefix}{each.name}": hints[each.name] for each in fields(kind)}
-    for name, hint in hints.items():
-        for choice in (hint, *CHOSEN_BY_NAME.get(name, {}).values()):
-            if is_dataclass(hint) and issubclass(choice, hint):  # type: ignore[arg-type]
-                found |= all_settings(choice, f"{prefix}{name}.")
-    return found
-
-
 def require_known(config: DictConfig, kind: type) -> None:
     """Raise ValueError if a setting that the user added with + does not exist."""
     settings: Any = OmegaConf.to_container(config)
-    if unknown := dict(flatten(settings)).keys() - all_settings(kind).keys():
+    if unknown := dict(flatten(settings)).keys() - declared(kind).keys():
         raise ValueError(no_such_setting(min(unknown), kind))
 
 

@@ -336,12 +336,12 @@ class ShapesConfig(DataConfig):
 
 # All choices of data=.
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
+    "shapes": ShapesConfig,
     "cifar10": Cifar10Config,
     "cifar100": Cifar100Config,
     "stl10": Stl10Config,
     "folder": FolderConfig,
     "table": TableConfig,
-    "shapes": ShapesConfig,
 }
 
 

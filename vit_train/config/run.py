@@ -1,7 +1,7 @@
 """The settings of `vit-train`, their schemas, and the folder of YAML presets."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -11,23 +11,22 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, require_config
-from vit_train.config.data import DATA_CONFIGS, AugmentConfig, DataConfig, ShapesConfig
+from vit_train.config.data import DATA_CONFIGS, AugmentConfig, DataConfig
 from vit_train.config.fields import Settings, seed_setting, setting
-from vit_train.config.model import MODEL_CONFIGS, ModelConfig, ViTConfig
-from vit_train.config.tasks import TASK_CONFIGS, ClassifyConfig, TaskConfig
+from vit_train.config.model import MODEL_CONFIGS, ModelConfig
+from vit_train.config.tasks import TASK_CONFIGS, TaskConfig
 from vit_train.config.training import (
     DEVICE_TEXT,
     DEVICES,
     OPTIM_CONFIGS,
     PRECISIONS,
-    AdamWConfig,
     CheckpointConfig,
     DistributedConfig,
     LoopConfig,
     OptimConfig,
 )
 
-# The only classes that a group's `name` can select.
+# The only classes that a group's `name` can select; the first is the default.
 CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "model": MODEL_CONFIGS,
     "task": TASK_CONFIGS,
@@ -42,8 +41,6 @@ GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 CONTINUED = ("resume", "extend", "fork", "config")
 # The argument that names modules with the user's own parts.
 IMPORT = "import="
-# Groups that did not exist when some published results were made, and their only choice then.
-UNNAMED = {"optim": "adamw"}
 # Settings that earlier versions had, with the value that is now built in.
 RETIRED: dict[str, Any] = {
     "model.norm_affine": True,
@@ -54,12 +51,6 @@ RETIRED: dict[str, Any] = {
     "augment.erase_area": 0.33,
     "optim.beta1": 0.9,
     "train.max_skips": 10,
-}
-# Descriptions of settings that have no default.
-NEEDED = {
-    "ckpt": "PATH, a run's folder or a checkpoint",
-    "images": "FILES, a folder, or - for paths on standard input",
-    "task.teacher": "RUN, a trained classifier",
 }
 # In the wheel, conf/ is a subpackage; in a checkout, it is at the top level.
 CONF_DIR = next(filter(Path.is_dir, (top / "conf" for top in Path(__file__).parents[1:3])))
@@ -165,14 +156,9 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
     The defaults are a Vision Transformer that classifies generated shapes, trained with AdamW. Data
     sources without download URLs get those of their presets.
     """
-    parts: dict[str, Any] = {
-        "model": ViTConfig,
-        "task": ClassifyConfig,
-        "data": ShapesConfig,
-        "optim": AdamWConfig,
-    }
-    left_open = (part for part in parts if getattr(config, part).name == MISSING)
-    config = replace(config, **{part: parts[part]() for part in left_open})
+    for group, classes in CHOSEN_BY_NAME.items():
+        if getattr(config, group).name == MISSING:
+            config = replace(config, **{group: next(iter(classes.values()))()})
     if getattr(config.data, "urls", None) == []:  # a preset has them, but Python reads none
         config = with_settings(config, {"data.urls": preset_urls(config.data.name)})
     return config
@@ -197,20 +183,25 @@ def readable(config: TrainConfig) -> TrainConfig:
 store = cache(ConfigStore.instance().store)
 
 
-def declared() -> dict[str, Mapping[str, Any]]:
-    """Map the key of every setting, such as "optim.lr", to what its field declares; see `setting`.
+def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Map the key of every setting, such as "optim.lr", to its type and what its field declares.
 
-    The settings of all choices are included, and the groups themselves, such as "optim".
+    The settings are those of the command with the dataclass `kind`. The groups themselves, such as
+    "optim", and the settings of all their choices are included. See `setting`.
     """
-    groups = (get_type_hints(TrainConfig)[each.name] for each in fields(TrainConfig))
-    chosen = (kind for classes in CHOSEN_BY_NAME.values() for kind in classes.values())
-    found: dict[str, Mapping[str, Any]] = {}
-    for kind in (TrainConfig, *filter(is_dataclass, groups), *chosen):
-        found[kind.group] = {"kept_by_fork": kind.kept_by_fork}
-        for each in fields(kind):
-            own = {key: value for key, value in each.metadata.items() if value is not None}
-            kept = kind.kept_by_fork or each.name == "name"  # another choice has another state
-            found[f"{kind.group}.{each.name}".removeprefix(".")] = {"kept_by_fork": kept, **own}
+    found: dict[str, dict[str, Any]] = {}
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        hint = hints[each.name]
+        key = f"{prefix}{each.name}"
+        kept = kind.kept_by_fork or each.name == "name"  # another choice has another state
+        own = {name: value for name, value in each.metadata.items() if value is not None}
+        found[key] = {"type": hint, "kept_by_fork": kept, **own}
+        if isinstance(hint, type) and issubclass(hint, Settings):
+            found[key]["kept_by_fork"] = hint.kept_by_fork
+            for choice in (hint, *CHOSEN_BY_NAME.get(each.name, {}).values()):
+                if issubclass(choice, hint):
+                    found |= declared(choice, f"{key}.")
     return found
 
 
@@ -243,7 +234,7 @@ def register_schemas() -> None:
                 store(group=group, name=name, node=node)
 
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=Settings)
 
 
 def preset_urls(source: str) -> list[str]:
@@ -258,8 +249,10 @@ def to_config(config: DictConfig, kind: type[Config]) -> Config:
     # A group's name is chosen through the group: model=tiny.
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
-        needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in missing)
-        raise ValueError(f"missing: {', '.join(needed)}")
+        says = declared(kind)
+        texts = (says[key].get("help", f"Choose it with {key}=NAME.") for key in missing)
+        lines = (f"{key}= is missing. {text}" for key, text in zip(missing, texts, strict=True))
+        raise ValueError("\n".join(lines))
     result = OmegaConf.to_object(config)
     assert isinstance(result, kind)
     for group, classes in CHOSEN_BY_NAME.items():
@@ -282,7 +275,7 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
         name = choice_of(stored, group)
-        if name is None or (group in needed and name not in classes):
+        if not name or (group in needed and name not in classes):
             raise ValueError(
                 f"the config's {group} must be one of: {', '.join(classes)}; if your own "
                 "module registers another one, add import=MODULE"
@@ -364,30 +357,25 @@ def values(config: TrainConfig) -> dict[str, Any]:
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
     """Replace null in a run's settings by the values that a run saves if nothing else says."""
     saved = dict(settings)
-    for group, kind in kinds_of(settings).items():
-        otherwise = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
-        saved[group] = {
-            name: otherwise.get(name) if value is None else value
-            for name, value in settings[group].items()
-        }
+    kinds: dict[str, Any] = {"train": LoopConfig}
+    for group, classes in CHOSEN_BY_NAME.items():
+        kinds[group] = classes.get(choice_of(settings, group), Settings)
+    for group, kind in kinds.items():
+        if isinstance(settings.get(group), dict):
+            otherwise = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
+            left_open = {name for name, value in settings[group].items() if value is None}
+            saved[group] = settings[group] | {name: otherwise.get(name) for name in left_open}
     return saved
 
 
-def choice_of(settings: dict[str, Any], group: str) -> str | None:
-    """Return the name of a run's choice for a group; None if the settings do not state it."""
+def choice_of(settings: dict[str, Any], group: str) -> str:
+    """Return the name of a run's choice for a group, or "" if it is no text.
+
+    Settings that name no choice have the default one; some published results have no optim.name.
+    """
     part = settings.get(group, {})
-    name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def kinds_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the known classes of the groups of a run's settings, by the groups' names."""
-    found = {"train": LoopConfig}
-    for group, classes in CHOSEN_BY_NAME.items():
-        name = choice_of(settings, group)
-        if name in classes:
-            found[group] = classes[name]
-    return {group: kind for group, kind in found.items() if isinstance(settings.get(group), dict)}
+    name = part.get("name", next(iter(CHOSEN_BY_NAME[group]))) if isinstance(part, dict) else ""
+    return name if isinstance(name, str) else ""
 
 
 FEW_STEPS = 500
