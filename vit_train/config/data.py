@@ -10,18 +10,22 @@ from vit_train.config.fields import Settings, seed_setting, setting, size_settin
 
 # The default limit on an image's pixels.
 MAX_PIXELS = 64_000_000
-MAX_PIXELS_TEXT = (
-    "Largest number of pixels of an image; larger images count as files that cannot be decoded."
-)
 # A run's table of its images, in the run's folder.
 IMAGES = "images.csv"
-# How folders are read, and the separators of tags by name.
-FOLDER_LAYOUTS = ("auto", "classes")
+# The separators of tags by name.
 TAG_SEPARATORS = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
 # How to fit images to the shape of data.image_size.
 FIT = ("stretch", "crop", "pad")
-# How to handle files that cannot be decoded.
-ON_ERROR_CHOICES = ("stop", "skip")
+
+
+def max_pixels_setting() -> Any:
+    """Return a dataclass field for the limit on an image's pixels."""
+    return setting(
+        MAX_PIXELS,
+        "Largest number of pixels of an image; larger images count as files that cannot be "
+        "decoded.",
+        at_least=1,
+    )
 
 
 @dataclass
@@ -209,7 +213,7 @@ class FolderConfig(DataConfig):
         "auto",
         "What the folders in data.root are. auto: splits if they are called train, val or test or "
         "similarly, otherwise classes; classes: all are classes (no effect with data=table).",
-        choices=FOLDER_LAYOUTS,
+        choices=("auto", "classes"),
     )
     image_size: Any = size_setting(
         None,
@@ -239,9 +243,9 @@ class FolderConfig(DataConfig):
     on_error: str = setting(
         "stop",
         "What to do with files that cannot be decoded: stop and list them, or skip them.",
-        choices=ON_ERROR_CHOICES,
+        choices=("stop", "skip"),
     )
-    max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+    max_pixels: int = max_pixels_setting()
     group_by: str | None = setting(
         None,
         "A regular expression for the part of a file's path that names its patient or object, such "

@@ -16,14 +16,13 @@ from vit_train.config.fields import Settings, seed_setting, setting
 from vit_train.config.model import MODEL_CONFIGS, ModelConfig
 from vit_train.config.tasks import TASK_CONFIGS, TaskConfig
 from vit_train.config.training import (
-    DEVICE_TEXT,
-    DEVICES,
     OPTIM_CONFIGS,
     PRECISIONS,
     CheckpointConfig,
     DistributedConfig,
     LoopConfig,
     OptimConfig,
+    device_setting,
 )
 
 # The only classes that a group's `name` can select; the first is the default.
@@ -112,7 +111,7 @@ class TrainConfig(Settings):
     seed: int = seed_setting(
         0, "Seed for the initial weights, the order of the images, augmentation and dropout."
     )
-    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES, alters="nothing")
+    device: str = device_setting()
     precision: str = setting(
         "auto",
         "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "

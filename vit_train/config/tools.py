@@ -4,17 +4,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from vit_train.config.data import (
-    FOLDER_LAYOUTS,
-    MAX_PIXELS,
-    MAX_PIXELS_TEXT,
-    ON_ERROR_CHOICES,
-    TAG_SEPARATORS,
     AugmentConfig,
     DataConfig,
+    TableConfig,
+    max_pixels_setting,
 )
-from vit_train.config.fields import Settings, seed_setting, setting, size_setting
+from vit_train.config.fields import Settings, seed_setting, setting
 from vit_train.config.run import CONTINUED, TrainConfig
-from vit_train.config.training import DEVICE_TEXT, DEVICES, PRECISIONS
+from vit_train.config.training import PRECISIONS, device_setting
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
@@ -38,6 +35,13 @@ class TrainedConfig(Settings):
     )
 
 
+def as_in_training(name: str) -> Any:
+    """Return a field for a setting of the training data; its default, null, is the run's value."""
+    own = TableConfig.__dataclass_fields__[name].metadata
+    text = own["help"].partition(" null:")[0].rstrip(".;")
+    return field(default=None, metadata={**own, "help": f"{text}; null: as in training."})
+
+
 @dataclass
 class EvalDataConfig(Settings):
     """Settings of the images to evaluate; null stands for the run's own value."""
@@ -45,46 +49,22 @@ class EvalDataConfig(Settings):
     group: ClassVar[str] = "data"
 
     name: str | None = setting(
-        None, "The source of the images, for example folder; null: the run's own source."
+        None, "The source of the images, for example folder; null: as in training."
     )
     root: str | None = setting(None, "The folder that holds the images; null: as in training.")
-    file: str | None = setting(
-        None, "The CSV file that lists the images; null: the run's own (data.name=table)."
-    )
-    layout: str | None = setting(
-        None,
-        "classes: every folder in data.root is a class; null: as in training.",
-        choices=FOLDER_LAYOUTS,
-    )
-    tag_separator: str | None = setting(
-        None,
-        "What separates the tags in a cell of the CSV file; null: as in training.",
-        choices=tuple(TAG_SEPARATORS),
-    )
+    file: str | None = as_in_training("file")
+    layout: str | None = as_in_training("layout")
+    tag_separator: str | None = as_in_training("tag_separator")
     download: bool = setting(
         False,
         "Download missing images. The run's own value is ignored, because the run may be "
         "somebody else's.",
     )
-    image_size: Any = size_setting(
-        None,
-        "The image size; null: as in training. At another size, learned positions are "
-        "interpolated.",
-    )
-    on_error: str | None = setting(
-        None,
-        "What to do with image files that cannot be decoded: stop and list them, or skip them; "
-        "null: as in training.",
-        choices=ON_ERROR_CHOICES,
-    )
-    max_pixels: int | None = setting(
-        None,
-        "Treat image files with more pixels than this as files that cannot be decoded.",
-        at_least=1,
-    )
-    test_subset: int | None = setting(
-        None, "Use only this many test images, stratified by class.", at_least=1
-    )
+    # At another size, learned positions are interpolated.
+    image_size: Any = as_in_training("image_size")
+    on_error: str | None = as_in_training("on_error")
+    max_pixels: int | None = as_in_training("max_pixels")
+    test_subset: int | None = as_in_training("test_subset")
 
 
 @dataclass
@@ -103,7 +83,7 @@ class EvalConfig(TrainedConfig):
     batch_size: int | None = setting(
         None, "Number of images per batch; null: the run's train.eval_batch_size.", at_least=1
     )
-    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    device: str = device_setting()
     precision: str | None = setting(
         None,
         "auto, fp32, tf32, bf16 or fp16; null: the run's precision, or fp32 if the device does not "
@@ -158,7 +138,7 @@ class SuspectsConfig(Settings):
     out: str | None = setting(
         None, "The folder to write into; null: suspects/ in the folder of the runs."
     )
-    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    device: str = device_setting()
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
 
@@ -182,17 +162,13 @@ class PredictConfig(TrainedConfig):
         "correct with 95 % certainty; otherwise, print unsure. Run vit-eval first.",
         choices=TARGETS,
     )
-    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
-    max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+    device: str = device_setting()
+    max_pixels: int = max_pixels_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.out is not None and not self.out.endswith((".csv", ".jsonl")):
             raise ValueError(f"out={self.out} must end in .csv or .jsonl")
-
-
-# The settings of `vit-explain` that have no effect with html=.
-PICTURED = ("images", "method", "layer", "target", "score", "out")
 
 
 @dataclass
@@ -237,17 +213,20 @@ class ExplainConfig(TrainedConfig):
         "Instead of pictures, write a web page to this .html file. The page runs the model in the "
         "browser, on `count` test images and on any photo.",
     )
-    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    device: str = device_setting()
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
-    max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
+    max_pixels: int = max_pixels_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.html is not None and not self.html.endswith(".html"):
             raise ValueError(f"html={self.html} must end in .html")
-        given = (key for key in PICTURED if getattr(self, key) != getattr(ExplainConfig, key))
-        if self.html is not None and (useless := ", ".join(f"{key}=" for key in given)):
-            raise ValueError(f"html= writes only a page with test images: leave out {useless}")
+        pictured = ("images", "method", "layer", "target", "score", "out")
+        given = [f"{key}=" for key in pictured if getattr(self, key) != getattr(ExplainConfig, key)]
+        if self.html is not None and given:
+            raise ValueError(
+                f"html= writes only a page with test images: leave out {', '.join(given)}"
+            )
         if self.target is not None and self.score:
             raise ValueError("score= is for maps of the predicted class: leave out target=")
         if self.target is not None and self.method not in ("relevance", "all"):

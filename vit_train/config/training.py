@@ -4,14 +4,19 @@ Commands can reject a bad value at once, because this module does not import PyT
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from vit_train.config.fields import Settings, setting
 
 # Most machines have at most 8 GPUs.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)))
-DEVICE_TEXT = "auto (a CUDA GPU, if there is one, or the CPU), cpu, cuda, or cuda:0 to cuda:7."
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
+
+
+def device_setting() -> Any:
+    """Return a dataclass field for the device that computes."""
+    text = "auto (a CUDA GPU, if there is one, or the CPU), cpu, cuda, or cuda:0 to cuda:7."
+    return setting("auto", text, choices=DEVICES, alters="nothing")
 
 
 @dataclass
