@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.models import HELP, PRECISIONS, Contender
-from vit_train.trained import provenance
+from vit_train.base import machine
 
 # A timing counts as disturbed if other programs used more than this share of a core.
 QUIET = 0.1
@@ -43,8 +43,8 @@ def main() -> None:
         parser.error(str(error))
     out = asked.out or Path("outputs", "bench", datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     out.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {"command": provenance.command_line(), "commit": provenance.commit()}
-    about |= {"versions": provenance.versions(), "machine": provenance.machine(device)}
+    about: dict[str, Any] = {"command": machine.command_line(), "commit": machine.commit()}
+    about |= {"versions": machine.versions(), "machine": machine.hardware(device)}
     texts, results = [f"{key}: {value}" for key, value in about.items()], {}
     print("\n".join(texts), flush=True)
     for size in asked.batch_sizes:

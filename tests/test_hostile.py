@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 import vit_train
-from vit_train.base import memory as limits
+from vit_train.base import machine as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.commands.rerun import distrust

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import SMALL, Run, SmallRun, posix
 
-from vit_train.base.memory import memory_bytes, require_memory
+from vit_train.base.machine import memory_bytes, require_memory
 from vit_train.commands import train
 from vit_train.config.data import ShapesConfig
 from vit_train.evaluate import evaluate

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import vit_train
 from vit_train.base import log
-from vit_train.base import memory as limits
+from vit_train.base import machine as limits
 from vit_train.base.reading import read_json
 from vit_train.config.data import ShapesConfig
 from vit_train.config.model import ViTConfig

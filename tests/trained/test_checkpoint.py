@@ -17,7 +17,7 @@ from checkpoints import ABOUT, forge, resuming, sample, write
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from vit_train.base.memory import memory_bytes, require_memory
+from vit_train.base.machine import memory_bytes, require_memory
 from vit_train.base.reading import typed
 from vit_train.base.writing import generations, save_archive
 from vit_train.config.training import CheckpointConfig

@@ -115,8 +115,8 @@ def already_begun(
 
 def launch_of(settings: HydraConf) -> "Launch":
     """Describe how this run was started; the command of a sweep's job repeats only this job."""
+    from vit_train.base.machine import command_line
     from vit_train.run.folder import Launch
-    from vit_train.trained.provenance import command_line
 
     task = list(settings.overrides.task)
     if settings.mode != RunMode.MULTIRUN:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
-from vit_train.base.memory import gigabytes
+from vit_train.base.machine import gigabytes
 from vit_train.config.data import AugmentConfig
 from vit_train.data.augment import Cropper, Erasing, Mixer, ResizedCrop, one_hot_targets
 from vit_train.data.dataset import ImageSet, Statistics, select

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit_train.base.memory import require_memory
+from vit_train.base.machine import require_memory
 from vit_train.base.text import counted
 from vit_train.config.data import DataConfig
 from vit_train.config.fields import builder, in_pixels, sides

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vit_train.base import machine
 from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_object
 from vit_train.base.text import counted, csv_text, file_name
@@ -45,7 +46,6 @@ from vit_train.loop.metrics import Classification
 from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import Tagging
 from vit_train.model.vit import encoder_of
-from vit_train.trained import provenance
 from vit_train.trained.folder import (
     PREFIX,
     SUFFIX,
@@ -194,11 +194,11 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
         "images_seen": meta.images_seen,
         "classes": meta.classes,
         "precision": precision.name,
-        "machine": provenance.machine(precision.device),
-        "versions": provenance.versions(),
-        "commit": provenance.commit(),
-        "command": provenance.command_line(),
-        "date": provenance.today(),
+        "machine": machine.hardware(precision.device),
+        "versions": machine.versions(),
+        "commit": machine.commit(),
+        "command": machine.command_line(),
+        "date": machine.today(),
     }
 
 

@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 
 from vit_train.base.log import logger
+from vit_train.base.machine import cpu_model
 from vit_train.base.reading import read_object
 from vit_train.base.text import markdown_cell, reason, render
 from vit_train.config.tools import ExportConfig
@@ -21,7 +22,6 @@ from vit_train.interop.formats import FORMATS_BY_NAME, Exportable, Format, Predi
 from vit_train.trained.folder import run_folder, summary_file
 from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load
-from vit_train.trained.provenance import cpu_model
 
 RANDOM_IMAGES = 256
 # Number of images to compare at once.

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from vit_train.base import machine
 from vit_train.base.text import reason
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.config.fields import in_pixels
@@ -29,7 +30,6 @@ from vit_train.model.build import build
 from vit_train.model.layers import QueryKeyValue
 from vit_train.model.positions import Weights
 from vit_train.model.vit import VisionTransformer
-from vit_train.trained import provenance
 from vit_train.trained.model import Meta, Trained
 
 # A function from the model's input images to logits.
@@ -75,7 +75,7 @@ class Exportable:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return the metadata to export: settings, classes, preprocessing and provenance.
+        """Return the metadata to export: settings, classes, preprocessing and machine.
 
         The metadata omits paths on the machine that trained the model.
         """
@@ -100,7 +100,7 @@ class Exportable:
             "images_seen": meta.images_seen,
             "data_fingerprint": meta.fingerprint,
             "versions": meta.versions,
-            "exported": {"date": provenance.today(), "versions": provenance.versions()},
+            "exported": {"date": machine.today(), "versions": machine.versions()},
         }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.memory import require_memory
+from vit_train.base.machine import require_memory
 from vit_train.config.fields import Size, builder, in_pixels
 from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.patches import grid_of

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from omegaconf import OmegaConf
 
+from vit_train.base import machine
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
 from vit_train.base.text import csv_text
@@ -47,7 +48,6 @@ from vit_train.run.terminal import (
     warn_of_uneven_classes,
     without_same,
 )
-from vit_train.trained import provenance
 from vit_train.trained.checkpoint import Checkpoint, newest_intact
 from vit_train.trained.folder import CHECKPOINTS, CONFIG, REQUESTED, SUMMARY, resume_command
 
@@ -147,7 +147,7 @@ class RunFolder(RunFiles):
             config=self.settings,
             **self.run.data.facts._asdict(),
             **self.run.data.statistics._asdict(),
-            versions=provenance.versions(),
+            versions=machine.versions(),
             extends=self.extends,
             teacher=self.run.teacher,
             written=self.lengths(),
@@ -287,16 +287,16 @@ class RunFolder(RunFiles):
         run = self.run
         device = run.precision.device
         here = {
-            "commit": provenance.commit(),
-            "versions": provenance.versions(),
-            "machine": provenance.machine(device),
+            "commit": machine.commit(),
+            "versions": machine.versions(),
+            "machine": machine.hardware(device),
             "precision": run.precision.name,
         }
         known = {
             "status": status,
             "command": self.command,
             "chosen": self.chosen,
-            "date": provenance.today(),
+            "date": machine.today(),
             **here,
             "bf16_speedup": round(bf16_speedup(run.model), 2) if device.type == "cpu" else None,
             "earlier": [each for each in self.stages if each != here],

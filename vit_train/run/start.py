@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vit_train.base.log import logger
-from vit_train.base.memory import memory_bytes
+from vit_train.base.machine import memory_bytes
 from vit_train.config.data import IMAGES, FolderConfig
 from vit_train.config.fields import chosen
 from vit_train.config.model import (

@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 
 from vit_train.base.log import logged_to, shown_on_terminal
-from vit_train.base.memory import is_out_of_memory
+from vit_train.base.machine import command_line, is_out_of_memory
 from vit_train.base.text import counted
 from vit_train.config.run import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.loop.compile import compiles
@@ -34,7 +34,6 @@ from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder
 from vit_train.run.plan import planned
 from vit_train.run.start import Run, resolve, with_named_runs
 from vit_train.trained.folder import Outcome, new_run
-from vit_train.trained.provenance import command_line
 
 # SIGHUP: the terminal has been closed. SIGUSR2: Slurm warns that the job's time is nearly up.
 # Windows has neither.

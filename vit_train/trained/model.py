@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from vit_train.base.memory import memory_bytes
+from vit_train.base.machine import memory_bytes
 from vit_train.base.text import counted
 from vit_train.config.data import MAX_PIXELS
 from vit_train.config.fields import Size, as_setting

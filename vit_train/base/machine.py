@@ -1,4 +1,4 @@
-"""The origin of a result: program versions, commit and machine."""
+"""Where a result comes from: the machine, its memory, the program's versions and its commit."""
 
 import contextlib
 import os
@@ -11,16 +11,20 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from vit_train.base.text import printable
+
+if TYPE_CHECKING:
+    import torch  # slow; only in functions, because short error messages need this module
 
 CPUINFO = Path("/proc/cpuinfo")
 CHECKOUT = Path(__file__).parents[2]
 
 
 def versions() -> dict[str, str]:
+    import torch
+
     return {
         "vit_train": version_of("vit-train"),
         "python": platform.python_version(),
@@ -60,7 +64,9 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def machine(device: torch.device) -> dict[str, str | int | None]:
+def hardware(device: "torch.device") -> dict[str, str | int | None]:
+    import torch
+
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_model(),
@@ -93,3 +99,34 @@ def command_line(arguments: list[str] | None = None) -> str:
         "submitit": ["vit-train"],  # a sweep's job on Slurm
     }.get(module.partition(".")[0], [Path(sys.argv[0]).name])
     return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))
+
+
+def memory_bytes() -> float:
+    """Return the RAM in bytes, or infinity if the system does not report its size (Windows)."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):
+        return float("inf")
+
+
+def require_memory(needed: float, what: str, advice: str) -> None:
+    """Raise ValueError if the machine's RAM is smaller than `needed` bytes.
+
+    The message begins with `what`, the thing that needs the memory, and ends with `advice`.
+    """
+    available = memory_bytes()
+    if needed > available:
+        raise ValueError(
+            f"{what} would take {gigabytes(needed)} of memory, but this machine has "
+            f"{gigabytes(available)}: {advice}"
+        )
+
+
+def gigabytes(count: float) -> str:
+    return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if Python or PyTorch raised `error` because memory ran out, on a CPU or a GPU."""
+    phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)

@@ -8,7 +8,7 @@ import torch
 import torchvision
 
 import vit_train
-from vit_train.trained import provenance
+from vit_train.base import machine
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -17,7 +17,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-commit = provenance.commit.__wrapped__  # which asks git anew
+commit = machine.commit.__wrapped__  # which asks git anew
 
 
 def test_the_commit_is_that_of_the_checkout_with_a_mark_for_changes(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_commit_is_the_one_at_the_start(tmp_path: Path) -> None:
     for _ in range(2):
         git(tmp_path, "init")
         git(tmp_path, "commit", "--allow-empty", "-m", "next")
-        assert provenance.commit(tmp_path) == git(tmp_path, "rev-list", "--max-parents=0", "HEAD")
+        assert machine.commit(tmp_path) == git(tmp_path, "rev-list", "--max-parents=0", "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_the_machine_is_the_one_in_use(
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
-    machine = provenance.machine(torch.device(name))
-    assert (machine["cpus"], machine["threads"]) == (12, 5)
-    assert (machine["device"], machine["gpu"]) == (kind, gpu)
+    found = machine.hardware(torch.device(name))
+    assert (found["cpus"], found["threads"]) == (12, 5)
+    assert (found["device"], found["gpu"]) == (kind, gpu)
 
 
 def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +64,13 @@ def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "unnamed").write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
     # There is no such file on macOS and Windows.
     for file, cpu in (("named", "Fast CPU @ 3 GHz"), ("unnamed", "arm"), ("missing", "arm")):
-        monkeypatch.setattr(provenance, "CPUINFO", tmp_path / file)
-        machine = provenance.machine(torch.device("cpu"))
-        assert (machine["cpu"], machine["cpu_capability"]) == (cpu, "AVX512"), file
+        monkeypatch.setattr(machine, "CPUINFO", tmp_path / file)
+        found = machine.hardware(torch.device("cpu"))
+        assert (found["cpu"], found["cpu_capability"]) == (cpu, "AVX512"), file
 
 
 def test_the_versions_are_those_of_the_installed_programs() -> None:
-    versions = provenance.versions()
+    versions = machine.versions()
     # Of torchvision without what it was built for, as +cpu.
     assert (
         versions.pop("torchvision").partition("+")[0] == torchvision.__version__.partition("+")[0]
