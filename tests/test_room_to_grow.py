@@ -163,7 +163,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
         "the config's optim must be one of: adamw, muon, sgd;", "vit-train", "resume=runs/own"
     )
     monkeypatch.delitem(DATA_CONFIGS, "stripes")
-    run.fails("the config's data must be one of: cifar10", "vit-train", "resume=runs/own")
+    run.fails("the config's data must be one of: shapes", "vit-train", "resume=runs/own")
     small_run("finished", "runs/other")
     write_images("photos", ["across/0.png", "across/1.png", "down/0.png", "down/1.png"])
     photos = ["data.name=folder", "data.root=photos"]

@@ -193,7 +193,8 @@ def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, 
     for each in fields(kind):
         hint = hints[each.name]
         key = f"{prefix}{each.name}"
-        kept = kind.kept_by_fork or each.name == "name"  # another choice has another state
+        # Another choice has another state. An own command's settings may be of any dataclass.
+        kept = getattr(kind, "kept_by_fork", True) or each.name == "name"
         own = {name: value for name, value in each.metadata.items() if value is not None}
         found[key] = {"type": hint, "kept_by_fork": kept, **own}
         if isinstance(hint, type) and issubclass(hint, Settings):
