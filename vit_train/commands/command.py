@@ -181,7 +181,8 @@ def read_command(
     valid for vit-train, and those in FLAGS for other commands.
     """
     import_own_parts()
-    register_schemas()
+    if groups:
+        register_schemas()
     if "--version" in sys.argv:
         print(version_line())
         sys.exit()

@@ -120,7 +120,8 @@ def require_changeable(
 ) -> None:
     """Raise ValueError if one of `keys` changes a setting of the run that `argument` keeps.
 
-    `own` has the run's settings.
+    `own` has the run's settings. The message names the arguments with which a new run can change
+    them.
     """
     wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
     says = declared()
@@ -129,27 +130,20 @@ def require_changeable(
         below = [name for name in kept if name == key or name.startswith(f"{key}.")]
         # A key without settings of its own, such as experiment, could change any of them.
         affected = below or ([] if may_change(key, argument, says) else kept)
-        if differing := {name: own[name] for name in affected if own[name] != wanted.get(name)}:
-            raise ValueError(cannot_change(argument, key, differing))
-
-
-def cannot_change(argument: str, key: str, differing: dict[str, Any]) -> str:
-    """Return the message for a setting `key` that `argument`, one of CONTINUED, cannot change.
-
-    `differing` has the run's own values. Name the arguments with which a new run can change them.
-    """
-    says = declared()
-    own = ", ".join(f"{name}={value}" for name, value in list(differing.items())[:3])
-    able = [
-        f"{each}="
-        for each in ("fork", "config")
-        if key != "experiment" and all(may_change(name, each, says) for name in differing)
-    ]
-    how = f": {' or '.join(able)} with this run's folder" if able else ""
-    return (
-        f"{argument}= cannot change {key} (this run has {own}): leave {key} out, or start a "
-        f"new run{how}"
-    )
+        differing = [name for name in affected if own[name] != wanted.get(name)]
+        if not differing:
+            continue
+        shown = ", ".join(f"{name}={own[name]}" for name in differing[:3])
+        able = [
+            f"{each}="
+            for each in ("fork", "config")
+            if key != "experiment" and all(may_change(name, each, says) for name in differing)
+        ]
+        how = f": {' or '.join(able)} with this run's folder" if able else ""
+        raise ValueError(
+            f"{argument}= cannot change {key} (this run has {shown}): leave {key} out, or start a "
+            f"new run{how}"
+        )
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vit_train.base.text import printable
-from vit_train.config.fields import Settings, seed_setting, setting, size_setting
+from vit_train.config.fields import Settings, seed_setting, setting
 
 # The default limit on an image's pixels.
 MAX_PIXELS = 64_000_000
@@ -48,10 +48,11 @@ class DataConfig(Settings):
         "Download missing files into data.root (cifar10, cifar100 and stl10 only).",
         alters="nothing",
     )
-    image_size: Any = size_setting(
+    image_size: Any = setting(
         None,
         "Size in pixels to which every image is resized while loading, one number for square "
         "images or [height,width]; null: the original size.",
+        is_size=True,
     )
     mean: list[float] | None = setting(
         None,
@@ -215,10 +216,11 @@ class FolderConfig(DataConfig):
         "similarly, otherwise classes; classes: all are classes (no effect with data=table).",
         choices=("auto", "classes"),
     )
-    image_size: Any = size_setting(
+    image_size: Any = setting(
         None,
         "Size in pixels to which images are scaled, one number for square images or "
         "[height,width]; see data.fit. null: 64 or, with init_from=, that of the pretrained model.",
+        is_size=True,
         otherwise=64,
     )
     fit: str = setting(
@@ -326,7 +328,7 @@ class ShapesConfig(DataConfig):
     builds = "vit_train.data.shapes:load_shapes"
 
     name: str = "shapes"
-    image_size: Any = size_setting(None, "Side of the drawn images in pixels; null: 32.")
+    image_size: Any = setting(None, "Side of the drawn images in pixels; null: 32.", is_size=True)
     num_classes: int = setting(10, "Number of kinds of shapes, 2 to 10.", at_least=2, at_most=10)
     train_images: int = setting(10_000, "Number of training images to draw.", at_least=1)
     test_images: int = setting(2_000, "Number of test images to draw.", at_least=1)

@@ -37,6 +37,7 @@ def setting(
     kept_by_fork: bool | None = None,
     shapes: bool | str = False,
     otherwise: object = None,
+    is_size: bool = False,
     **bounds: float,
 ) -> Any:
     """Return a dataclass field with a help text, allowed values, and what the setting does.
@@ -47,7 +48,8 @@ def setting(
     setting that `shapes` a model determines the meaning of the model's weights; a text names the
     property that does so instead of the setting itself. A setting may be null, None, because its
     value depends on something found when a run starts, such as pretrained weights; `otherwise` is
-    the value that it then has if nothing else determines it.
+    the value that it then has if nothing else determines it. If it `is_size`, it is an image size:
+    a number for square images, or a list of two.
 
     `bounds` are keyword arguments with names from BOUNDS, such as at_least=1. Bounds apply to a
     number and to each number in a list, but not to None. A callable `default` is called to make the
@@ -60,19 +62,11 @@ def setting(
         "kept_by_fork": kept_by_fork,
         "shapes": shapes,
         "otherwise": otherwise,
+        "is_size": is_size,
         "bounds": bounds,
     }
     if callable(default):
         return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def size_setting(default: int | None, text: str, otherwise: int | None = None) -> Any:
-    """Return a dataclass field for an image size: a number for square images, or a list of two.
-
-    `otherwise` is as in `setting`.
-    """
-    metadata = {"help": text, "is_size": True, "otherwise": otherwise}
     return field(default=default, metadata=metadata)
 
 
@@ -109,7 +103,7 @@ def as_setting(size: Sequence[int]) -> int | list[int]:
 
 
 def seed_setting(default: int, text: str) -> Any:
-    """Return a dataclass field for a random seed from 0 to LARGEST_SEED."""
+    """Return a dataclass field for a random seed, from 0 to LARGEST_SEED."""
     return setting(default, text, at_least=0, at_most=LARGEST_SEED)
 
 
