@@ -57,10 +57,12 @@ ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
-def start_or_resume(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
-    """Run one job: start a run in the new `folder`, or resume the run that `resume=` names.
+def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
+    """Start a run in a new folder; the run may extend, fork or repeat an earlier run.
 
-    `composed` has the run's settings, and `settings` are Hydra's own.
+    `composed` has the run's settings, and `settings` are Hydra's own. With resume=, resume the run
+    that it names instead. If the same sweep, or the same launch of torchrun, has already begun a
+    run with the same settings, resume that run.
     """
     if OmegaConf.get_type(composed) is not TrainConfig:
         raise ValueError(
@@ -68,18 +70,15 @@ def start_or_resume(composed: DictConfig, settings: HydraConf, folder: Path) -> 
             "'defaults: [train, _self_]'. To repeat a run, use config= with the run's folder "
             "instead of --config-name"
         )
+    require_known(composed, TrainConfig)
     if composed.resume is not None:
         return resume(composed, settings)
-    return start(composed, settings, folder)
+    if all(composed[key] is None for key in CONTINUED):
+        config = to_config(composed, TrainConfig)
+    else:
+        from vit_train.commands.rerun import rerun_config  # rarely needed
 
-
-def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
-    """Start a run in a new folder; the run may extend, fork or repeat an earlier run.
-
-    If the same sweep, or the same launch of torchrun, has already begun a run with the same
-    settings, resume that run instead.
-    """
-    config = new_config(composed, settings)
+        config = rerun_config(composed, settings.overrides.task)
     if found := already_begun(folder, config, settings):
         return continue_run(found[0], None, found[1], settings)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
@@ -134,21 +133,10 @@ def launch_of(settings: HydraConf) -> "Launch":
     return Launch(command_line([*task, "hydra.mode=RUN", *flags]), keys_of(task), in_sweep=True)
 
 
-def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
-    """Return the settings of a new run, which may extend, fork or repeat an earlier run."""
-    require_known(composed, TrainConfig)
-    if all(composed[key] is None for key in CONTINUED):
-        return to_config(composed, TrainConfig)
-    from vit_train.commands.rerun import rerun_config  # rarely needed
-
-    return rerun_config(composed, settings.overrides.task)
-
-
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     """Resume the run that `resume=` names, in the run's own folder, unless the run is finished."""
     from vit_train.commands.rerun import changed, own_settings  # rarely needed
 
-    require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     own = own_settings(folder, named or last_checkpoint(folder))
     config = changed("resume", own, composed, settings.overrides.task)
@@ -247,14 +235,14 @@ def main() -> None:
         if config is None:
             from vit_train.commands.sweep import Sweep  # rarely needed
 
-            return Sweep(start_or_resume).main(flags)
+            return Sweep(start).main(flags)
         HydraConfig.instance().set_config(config)  # for ${hydra:…} in the folder's name
         settings = config.hydra
         folder = Path(settings.run.dir).absolute()
         with open_dict(config):
             del config["hydra"]
         with shown_on_terminal() if IS_MAIN else contextlib.nullcontext():
-            outcome = start_or_resume(config, settings, folder)
+            outcome = start(config, settings, folder)
         if outcome.exit_status:
             sys.exit(outcome.exit_status)
 

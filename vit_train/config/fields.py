@@ -131,24 +131,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            or_null = ", or null" if NoneType in get_args(each.type) else ""
             name = f"{self.group}.{each.name}".removeprefix(".")
             value = getattr(self, each.name)
             if each.metadata.get("is_size") and value is not None:
                 setattr(self, each.name, as_setting(size_of(name, value)))
-            require_allowed(name, value, each.metadata, or_null)
-
-
-def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null: str) -> None:
-    """Raise ValueError if `value` or, for a list, any item of the list is not allowed.
-
-    `or_null` ends the message: ", or null" if the setting may be null, otherwise "".
-    """
-    if isinstance(value, list):
-        for number, item in enumerate(value):
-            require_allowed(f"{name}[{number}]", item, metadata, "")
-    elif value is not None and (required := violated_requirement(value, metadata)):
-        raise ValueError(f"{name}={value} must be {required}{or_null}")
+            items = {name: value}
+            if isinstance(value, list):
+                items = {f"{name}[{number}]": item for number, item in enumerate(value)}
+            for key, item in items.items():
+                if item is not None and (required := violated_requirement(item, each.metadata)):
+                    or_null = ", or null" if key == name and NoneType in get_args(each.type) else ""
+                    raise ValueError(f"{key}={item} must be {required}{or_null}")
 
 
 def violated_requirement(value: Any, metadata: Mapping[str, Any]) -> str:
