@@ -45,6 +45,34 @@ def test_the_newest_finished_run_counts_whatever_it_is_called(tmp_path: Path) ->
     assert run_at(tmp_path) == newest
 
 
+@pytest.mark.parametrize(
+    "worse, better, words",
+    [
+        (
+            {"loss": 0.5},
+            {"loss": 0.25},
+            "validation loss 0.5000); the best is {} (validation loss 0.25",
+        ),
+        ({"map": 0.25, "loss": 1.0}, {"map": 0.5, "loss": 2.0}, "mAP 25.00%); the best is {} (v"),
+        ({"acc": 0.5}, {"acc": 0.25}, "(validation accuracy 50.00%)"),
+        (None, {"acc": 0.5}, "(no validation); the best is {} "),
+    ],
+)
+def test_the_best_of_several_runs_is_named(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    worse: dict[str, float] | None,
+    better: dict[str, float],
+    words: str,
+) -> None:
+    caplog.set_level("INFO")
+    other = made(tmp_path / "a", "finished", 10, best_val=better)
+    made(tmp_path / "b", "finished", 20, best_val=worse)
+    run_at(tmp_path)
+    assert words.format(other) in caplog.text
+    assert ("the best is" in caplog.text) == ("the best is" in words)
+
+
 def test_a_run_a_file_and_nothing_stand_for_themselves(tmp_path: Path) -> None:
     made(tmp_path / "run" / "inside", "finished", 10)
     (tmp_path / "run" / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
