@@ -594,3 +594,6 @@ def test_every_setting_is_explained() -> None:
             part = is_dataclass(get_type_hints(kind)[each.name])
             chosen = each.name == "name" and hasattr(kind, "group") and kind.group in CHOSEN_BY_NAME
             assert each.metadata.get("help") or part or chosen, (kind.__name__, each.name)
+            if otherwise := each.metadata.get("otherwise"):
+                (stated,) = re.findall(r"null: ([\d.e-]+\d|\d)", each.metadata["help"])
+                assert float(stated) == otherwise, (kind.__name__, each.name)

@@ -82,15 +82,6 @@ def test_the_citation_has_the_version_and_the_authors() -> None:
         assert citation[key] == PROJECT[key]
 
 
-def test_the_workflow_tries_every_python_that_is_allowed() -> None:
-    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
-    tried = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
-    name = "Programming Language :: Python :: "
-    named = [each.removeprefix(name) for each in PROJECT["classifiers"] if f"{name}3." in each]
-    first, end = (int(minor) for minor in re.findall(r"3\.(\d+)", PROJECT["requires-python"]))
-    assert tried == named == [f"3.{minor}" for minor in range(first, end)]
-
-
 def content(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {

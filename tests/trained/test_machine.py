@@ -1,13 +1,10 @@
-import os
 import platform
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-import torchvision
 
-import vit_train
 from vit_train.base import machine
 
 
@@ -42,20 +39,6 @@ def test_the_commit_is_the_one_at_the_start(tmp_path: Path) -> None:
         assert machine.commit(tmp_path) == git(tmp_path, "rev-list", "--max-parents=0", "HEAD")
 
 
-@pytest.mark.parametrize(
-    "name, kind, gpu", [("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")]
-)
-def test_the_machine_is_the_one_in_use(
-    monkeypatch: pytest.MonkeyPatch, name: str, kind: str, gpu: str | None
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
-    found = machine.hardware(torch.device(name))
-    assert (found["cpus"], found["threads"]) == (12, 5)
-    assert (found["device"], found["gpu"]) == (kind, gpu)
-
-
 def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(platform, "processor", lambda: "arm")
@@ -67,16 +50,3 @@ def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(machine, "CPUINFO", tmp_path / file)
         found = machine.hardware(torch.device("cpu"))
         assert (found["cpu"], found["cpu_capability"]) == (cpu, "AVX512"), file
-
-
-def test_the_versions_are_those_of_the_installed_programs() -> None:
-    versions = machine.versions()
-    # Of torchvision without what it was built for, as +cpu.
-    assert (
-        versions.pop("torchvision").partition("+")[0] == torchvision.__version__.partition("+")[0]
-    )
-    assert versions == {
-        "vit_train": vit_train.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }

@@ -198,7 +198,7 @@ def read_command(
         if value and flag not in FLAGS and kind is not TrainConfig:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
-    texts = [key for key, says in declared(kind).items() if says["type"] in TEXT]
+    texts = [key for key, each in declared(kind).items() if each["type"] in TEXT]
     flags.overrides = list(checked(settings, path, groups, [*texts, *PATHS]))
     keep_text([key.rpartition(".")[2] for key in texts])
     if flags.help:

@@ -107,8 +107,8 @@ def changed(
     distrust(settings, stored, keys)
     if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
         settings.data.root = ""  # a table's folder, which is now that of the new file
-    says = declared()
-    for key in (key for key in keys if may_change(key, argument, says)):
+    known = declared()
+    for key in (key for key in keys if may_change(key, argument, known)):
         # The choices of a group have settings of their own, which are not merged.
         value = OmegaConf.select(composed, key)
         OmegaConf.update(settings, key, value, merge=key not in CHOSEN_BY_NAME)
@@ -124,12 +124,12 @@ def require_changeable(
     them.
     """
     wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
-    says = declared()
-    kept = [name for name in own if name != argument and not may_change(name, argument, says)]
+    known = declared()
+    kept = [name for name in own if name != argument and not may_change(name, argument, known)]
     for key in keys:
         below = [name for name in kept if name == key or name.startswith(f"{key}.")]
         # A key without settings of its own, such as experiment, could change any of them.
-        affected = below or ([] if may_change(key, argument, says) else kept)
+        affected = below or ([] if may_change(key, argument, known) else kept)
         differing = [name for name in affected if own[name] != wanted.get(name)]
         if not differing:
             continue
@@ -137,7 +137,7 @@ def require_changeable(
         able = [
             f"{each}="
             for each in ("fork", "config")
-            if key != "experiment" and all(may_change(name, each, says) for name in differing)
+            if key != "experiment" and all(may_change(name, each, known) for name in differing)
         ]
         how = f": {' or '.join(able)} with this run's folder" if able else ""
         raise ValueError(

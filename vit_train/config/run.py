@@ -205,17 +205,17 @@ def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, 
     return found
 
 
-def may_change(key: str, argument: str, says: Mapping[str, Mapping[str, Any]]) -> bool:
+def may_change(key: str, argument: str, known: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
 
-    `says` is the result of `declared`.
+    `known` is the result of `declared`.
 
     resume= allows only settings that change results by no more than rounding, or that depend on the
     machine, because another machine may not support the run's own; the summary records the
     precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
     allows all settings.
     """
-    own = says.get(key, {})
+    own = known.get(key, {})
     if argument == "config" or own.get("alters", "results") != "results":
         return True
     return argument != "resume" and not own.get("kept_by_fork", True)
@@ -249,8 +249,8 @@ def to_config(config: DictConfig, kind: type[Config]) -> Config:
     # A group's name is chosen through the group: model=tiny.
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
-        says = declared(kind)
-        texts = (says[key].get("help", f"Choose it with {key}=NAME.") for key in missing)
+        known = declared(kind)
+        texts = (known[key].get("help", f"Choose it with {key}=NAME.") for key in missing)
         lines = (f"{key}= is missing. {text}" for key, text in zip(missing, texts, strict=True))
         raise ValueError("\n".join(lines))
     result = OmegaConf.to_object(config)
@@ -355,7 +355,7 @@ def values(config: TrainConfig) -> dict[str, Any]:
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace null in a run's settings by the values that a run saves if nothing else says."""
+    """Replace null in a run's settings by the values that they have if nothing else sets them."""
     saved = dict(settings)
     kinds: dict[str, Any] = {"train": LoopConfig}
     for group, classes in CHOSEN_BY_NAME.items():

@@ -39,7 +39,8 @@ def as_in_training(name: str) -> Any:
     """Return a field for a setting of the training data; its default, null, is the run's value."""
     own = TableConfig.__dataclass_fields__[name].metadata
     text = own["help"].partition(" null:")[0].rstrip(".;")
-    return field(default=None, metadata={**own, "help": f"{text}; null: as in training."})
+    changes = {"help": f"{text}; null: as in training.", "otherwise": None}
+    return field(default=None, metadata={**own, **changes})
 
 
 @dataclass

@@ -238,8 +238,8 @@ class LoopConfig(Settings):
     epochs: int | None = setting(
         None,
         "Passes over the training images. Each pass leaves out the images of an incomplete last "
-        "batch, other ones each time: with 97 images and batches of 64, 33 images. null: 30; to "
-        "fine-tune a classifier (init_from=), 20; as many as fit, with train.minutes.",
+        "batch, different ones each time: of 97 images, 33 with batches of 64. null: 30; to "
+        "fine-tune a classifier (init_from=), 20; with train.minutes, as many as fit.",
         at_least=1,
         otherwise=30,
     )

@@ -23,7 +23,7 @@ from vit_train.trained.checkpoint import Checkpoint, Facts
 from vit_train.trained.folder import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.trained.model import Meta, Trained
 
-# Temperatures outside of these limits cannot come from real logits.
+# Temperatures outside of these limits cannot come from real logits: they count as unknown.
 LEAST = 1e-6
 MOST = 1e6
 
@@ -69,7 +69,14 @@ def load(
     )
     if meta.image_shape != checkpoint.image_shape:
         return Trained(model.eval(), replace(meta, temperature=None, thresholds={}))
-    return Trained(model.eval(), with_calibration(meta))
+    noted = saved_calibration(file) or Calibration({})
+    temperature = noted.temperatures.get(meta.key, meta.temperature)
+    calibrated = replace(
+        meta,
+        temperature=temperature if LEAST <= (temperature or 0.0) <= MOST else None,
+        thresholds=noted.thresholds.get(meta.key, meta.thresholds),
+    )
+    return Trained(model.eval(), calibrated)
 
 
 def load_on(
@@ -135,20 +142,6 @@ def checked_task(
         task, model = at_size(size_of("image_size", image_size))
     require_model_fits(config.model, model, task.image_shape)
     return task
-
-
-def with_calibration(meta: Meta) -> Meta:
-    """Replace the checkpoint's temperature and thresholds by those in vit-eval's file.
-
-    A temperature that is not between LEAST and MOST counts as unknown.
-    """
-    noted = saved_calibration(meta.path) or Calibration({})
-    temperature = noted.temperatures.get(meta.key, meta.temperature)
-    return replace(
-        meta,
-        temperature=temperature if LEAST <= (temperature or 0.0) <= MOST else None,
-        thresholds=noted.thresholds.get(meta.key, meta.thresholds),
-    )
 
 
 @dataclass(frozen=True)
