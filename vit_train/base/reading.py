@@ -90,12 +90,11 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     arguments = get_args(kind)
     if origin in (Union, UnionType):
         return typed(type(value) if type(value) in arguments else arguments[0], value, name)
-    is_bool = isinstance(value, bool) and kind not in (bool, Any)  # which Python counts as an int
-    allowed = STORED.get(origin, dict if is_dataclass(kind) else origin)
-    if is_bool or not isinstance(value, allowed):
-        raise Refused(f"{name} must be of type {origin.__name__}, not {type(value).__name__}")
     if is_dataclass(kind):
-        return dataclass_from(kind, value, name)
+        return dataclass_from(kind, typed(dict[str, Any], value, name), name)
+    is_bool = isinstance(value, bool) and kind not in (bool, Any)  # which Python counts as an int
+    if is_bool or not isinstance(value, STORED.get(origin, origin)):
+        raise Refused(f"{name} must be of type {origin.__name__}, not {type(value).__name__}")
     if origin is dict:
         return {key: typed(arguments[1], each, f"{name}.{key}") for key, each in value.items()}
     if origin in (list, tuple):

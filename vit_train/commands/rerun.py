@@ -120,8 +120,7 @@ def require_changeable(
 ) -> None:
     """Raise ValueError if one of `keys` changes a setting of the run that `argument` keeps.
 
-    `own` has the run's settings. The message names the arguments with which a new run can change
-    them.
+    `own` has the run's settings.
     """
     wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
     known = declared()
@@ -130,20 +129,23 @@ def require_changeable(
         below = [name for name in kept if name == key or name.startswith(f"{key}.")]
         # A key without settings of its own, such as experiment, could change any of them.
         affected = below or ([] if may_change(key, argument, known) else kept)
-        differing = [name for name in affected if own[name] != wanted.get(name)]
-        if not differing:
-            continue
-        shown = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-        able = [
-            f"{each}="
-            for each in ("fork", "config")
-            if key != "experiment" and all(may_change(name, each, known) for name in differing)
-        ]
-        how = f": {' or '.join(able)} with this run's folder" if able else ""
-        raise ValueError(
-            f"{argument}= cannot change {key} (this run has {shown}): leave {key} out, or start a "
-            f"new run{how}"
-        )
+        if differing := [name for name in affected if own[name] != wanted.get(name)]:
+            shown = ", ".join(f"{name}={own[name]}" for name in differing[:3])
+            raise ValueError(
+                f"{argument}= cannot change {key} (this run has {shown}): leave {key} out, or "
+                f"start a new run{other_arguments(key, differing)}"
+            )
+
+
+def other_arguments(key: str, differing: Sequence[str]) -> str:
+    """Name the arguments with which a new run can change `key`, and so the `differing` settings."""
+    known = declared()
+    able = [
+        f"{each}="
+        for each in ("fork", "config")
+        if key != "experiment" and all(may_change(name, each, known) for name in differing)
+    ]
+    return f": {' or '.join(able)} with this run's folder" if able else ""
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import counted, printable
 from vit_train.commands.command import AUTO, flag_parser, import_own_parts, quoted
@@ -77,6 +77,9 @@ class Sweep:
             in_sweep = settings.mode == RunMode.MULTIRUN
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
+            searches = AUTO in self.argv or "Optuna" in str(settings.sweeper._target_)
+            if in_sweep and searches and OmegaConf.select(composed, "data.val") == "none":
+                raise ValueError("this sweep needs validation results: choose data.val=split")
             outcome = self.job(composed, settings, folder)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)

@@ -83,9 +83,6 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
         return continue_run(found[0], None, found[1], settings)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
-        searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
-        if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
-            raise ValueError("this sweep needs validation results: choose data.val=split")
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
         from vit_train.run.train import train_in
