@@ -14,7 +14,7 @@ logger = logging.getLogger("vit_train")
 
 def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
     """Within the block, print the package's log lines and other libraries' warnings to stdout."""
-    return logged_by(logging.StreamHandler(sys.stdout), "%(message)s")
+    return logged_by(logging.StreamHandler(sys.stdout))
 
 
 @contextlib.contextmanager
@@ -45,7 +45,8 @@ class PrintableFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def logged_by(handler: logging.Handler, line: str) -> Iterator[None]:
+def logged_by(handler: logging.Handler, line: str = "%(message)s") -> Iterator[None]:
+    """Within the block, let `handler` write every log line in the format `line`."""
     logger.setLevel(logging.INFO)
     handler.setFormatter(PrintableFormatter(line))
     root = logging.getLogger()

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from vit_train.base.log import logger, shown_on_terminal
+from vit_train.base.log import logged_by, logger, shown_on_terminal
 from vit_train.base.text import file_name
 from vit_train.commands.command import AUTO, composed, read_command
 from vit_train.commands.errors import require_known, short_errors
@@ -238,7 +239,8 @@ def main() -> None:
         folder = Path(settings.run.dir).absolute()
         with open_dict(config):
             del config["hydra"]
-        with shown_on_terminal() if IS_MAIN else contextlib.nullcontext():
+        # Without any handler, Python would print warnings.
+        with shown_on_terminal() if IS_MAIN else logged_by(logging.NullHandler()):
             outcome = start(config, settings, folder)
         if outcome.exit_status:
             sys.exit(outcome.exit_status)
