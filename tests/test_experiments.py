@@ -13,12 +13,12 @@ from test_docs import ROOT, anchors
 
 from benchmarks.turn import composed
 from vit_train.config.run import CONF_DIR, TrainConfig
-from vit_train.evaluate.gather import read_groups
-from vit_train.evaluate.table import (
+from vit_train.evaluate.results import (
     ACCURACY,
     each_once,
     machine_fact,
     minutes,
+    read_groups,
     short_commit,
     tflop,
 )

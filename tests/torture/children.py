@@ -18,7 +18,7 @@ from conftest import MAINS
 # What the commands import on their way, and what torch, matplotlib and Hydra bring then.
 for module in (
     *("vit_train.run.train", "vit_train.run.preview", "vit_train.evaluate.evaluate"),
-    *("vit_train.evaluate.compare", "vit_train.evaluate.table", "vit_train.data.published"),
+    *("vit_train.evaluate.compare", "vit_train.evaluate.results", "vit_train.data.published"),
     *("vit_train.data.folder", "torch._dynamo", "torch.distributed", "torchvision.datasets"),
     *("matplotlib.backends.backend_agg", "PIL.PngImagePlugin", "filelock", "tqdm"),
     *("hydra_plugins.hydra_optuna_sweeper.optuna_sweeper", "optuna", "antlr4.LL1Analyzer"),

@@ -153,8 +153,7 @@ def run_until_decided(
     has exactly two combinations of settings, which have the same validation images.
     """
     from vit_train.evaluate.differences import LAST_LOOK, difference
-    from vit_train.evaluate.gather import read_groups
-    from vit_train.evaluate.table import common_measure
+    from vit_train.evaluate.results import common_measure, read_groups
 
     rest = [each for each in flags.overrides if each != AUTO]
     combinations = math.prod(

@@ -170,7 +170,7 @@ Existing files with these names are replaced.""",
     )
     with short_errors("vit-results"):
         arguments = parser.parse_args()
-        from vit_train.evaluate.gather import gather_results
+        from vit_train.evaluate.results import gather_results
 
         text, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
         print(text)

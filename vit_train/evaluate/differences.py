@@ -2,12 +2,10 @@
 
 import math
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from vit_train.config.run import FEW_STEPS, few_steps_note
 from vit_train.evaluate.summaries import (
     Group,
     Json,
@@ -24,13 +22,6 @@ from vit_train.loop.metrics import student_quantile
 FIRST_LOOK = 3
 LAST_LOOK = 10
 LEVEL = 0.0115
-# The power of a test: the probability of detecting a difference that exists.
-POWER = 0.8
-# Arguments of `student_quantile`: for a two-sided test at 5 %, and for the value below which POWER
-# of the distribution lies.
-SHARES = 0.95, 2 * POWER - 1
-# `seeds_to_detect` returns None if this many seeds or more are needed.
-MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -72,24 +63,6 @@ class Difference:
         # Without spread, a few seeds of coarse accuracies may agree by chance.
         return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error > 0
 
-    def seeds_to_detect(self, size: float) -> int | None:
-        """Return the number of seeds needed to detect a true difference of `size` with 80 % power.
-
-        The test is a paired t-test at the 5 % level. The differences are assumed to have the
-        standard deviation of `values`. Return None for fewer than two values, or if MOST_SEEDS or
-        more seeds are needed.
-        """
-        if len(self.values) < 2:
-            return None
-        ratio = stdev(self.values) / size
-        # The quantiles of the normal distribution, which are the smallest, save most of the search.
-        fewest = int((ratio * sum(student_quantile(math.inf, share) for share in SHARES)) ** 2)
-        for count in range(max(2, fewest), MOST_SEEDS):
-            quantiles = (student_quantile(count - 1, share) for share in SHARES)
-            if sum(quantiles) * ratio <= math.sqrt(count):
-                return count
-        return None
-
 
 def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
     """Return the differences (group − baseline) of the value at `path` in the runs' summaries.
@@ -118,14 +91,6 @@ def on_same_images(run: Json, other: Json, split: str) -> bool:
         for final in [each["test"]["final"]]
     ]
     return len(checksums) < 2 and facts[0] == facts[1]
-
-
-def note_on_short_runs(groups: Sequence[Group]) -> str:
-    """Return a note on differences between runs that include too short ones; else ""."""
-    runs = [run for group in groups for run in group.runs]
-    notes = [few_steps_note(run["config"], run.get("steps", FEW_STEPS)) for run in runs]
-    text = f"{len(list(filter(None, notes)))} of {len(notes)} runs are short: {max(notes)}."
-    return f"\n\n{textwrap.fill(text, 80)}" if len(groups) > 1 and any(notes) else ""
 
 
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:

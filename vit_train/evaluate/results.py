@@ -1,22 +1,98 @@
-"""The tables of `vit-results`."""
+"""`vit-results`: the summaries of many runs as tables and plots."""
 
+import os
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
 
-from vit_train.base.text import markdown_cell, printable
-from vit_train.evaluate.differences import difference
+from vit_train.base.reading import require_config
+from vit_train.base.text import csv_text, markdown_cell, printable
+from vit_train.base.writing import write_text
+from vit_train.evaluate.differences import difference, find_baseline, on_same_images
 from vit_train.evaluate.summaries import (
     Group,
     Json,
+    group_runs,
+    read_summaries,
     seed_and_fold,
     short_name,
     short_value,
+    validated_on,
     value_at,
 )
-from vit_train.figures.charts import Curve
+from vit_train.figures.charts import Curve, Figure, curves, dots, save
 from vit_train.loop.metrics import interval_of_mean, is_uneven
+
+
+def gather_results(
+    paths: Sequence[Path], out: Path | None, baseline: str | None
+) -> tuple[str, Path]:
+    """Write results.md, results.csv and the plots into a folder.
+
+    Return a table for the terminal, and the folder. Without `out`, the folder is the one that
+    `folder_beside` returns. Groups are compared with the group that has the settings `baseline`,
+    by default with the first group.
+    """
+    groups = read_groups(paths)
+    first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
+    out = out or folder_beside(paths)
+    out.mkdir(parents=True, exist_ok=True)
+    rows = run_rows(groups)
+    write_text(out / "results.md", f"{table(groups, first)}\n")
+    csv = csv_text([rows[0], *(row.values() for row in rows)])
+    write_text(out / "results.csv", printable(csv, "\r\n"))
+    (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
+    for name, figure in plots(groups).items():
+        save(figure, out / name)
+    return short_table(groups, first), out
+
+
+def read_groups(paths: Sequence[Path]) -> list[Group]:
+    """Return the finished runs at these paths, grouped by their settings.
+
+    Raise ValueError, naming the file, if a summary lacks a number that tables or plots need.
+    """
+    runs = read_summaries(paths)
+    for run in runs:
+        try:
+            require_config(run["config"], "its config")
+            for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
+                table([group], group)
+                run_rows([group])
+            on_same_images(run, run, "test")
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise ValueError(f"{run['file']} was not written by vit-train") from error
+    return group_runs(runs)
+
+
+def folder_beside(paths: Sequence[Path]) -> Path:
+    """Return the deepest folder that contains all paths; for a single folder, the folder itself."""
+    if len(paths) == 1 and paths[0].is_dir():
+        return paths[0]
+    return Path(os.path.relpath(os.path.commonpath([path.parent.resolve() for path in paths])))
+
+
+def plots(groups: Sequence[Group]) -> dict[str, Figure]:
+    """Return the plots by file name.
+
+    results.png shows the final results. curves.png shows the training curves, if every run has a
+    metrics.csv.
+    """
+    measure = common_measure(groups)
+    rows = []
+    for group in groups:
+        final = measure.final(group)
+        points = [measure.scale * value for value in final]
+        rows.append((group.label(), points, interval(group), measure.text(final)))
+    figures = {"results.png": dots(rows, measure.column.format("test", "final weights"))}
+    runs = [run for group in groups for run in group.runs]
+    if all(run["curve"] for run in runs):
+        histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
+        measures = list(dict.fromkeys(("loss", measure.name)))
+        figures["curves.png"] = curves(histories, measures, validated_on(runs))
+    return figures
 
 
 @dataclass(frozen=True)
@@ -25,7 +101,6 @@ class Measure:
 
     name: str
     short: str
-    title: str
     # The title of a column, with places for the split and the weights or epoch.
     column: str
     scale: float
@@ -41,13 +116,9 @@ class Measure:
         return [run["test"]["final"][self.name] for run in group.runs]
 
 
-ACCURACY = Measure(
-    "acc", "accuracy, %", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2
-)
-MAP = Measure(
-    "map", "mAP, %", "test mAP of the final weights, %", "{} mean average precision, {} (%)", 100, 2
-)
-LOSS = Measure("loss", "loss", "test loss of the final weights", "{} loss, {}", 1, 4)
+ACCURACY = Measure("acc", "accuracy, %", "{} accuracy, {} (%)", 100, 2)
+MAP = Measure("map", "mAP, %", "{} mean average precision, {} (%)", 100, 2)
+LOSS = Measure("loss", "loss", "{} loss, {}", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
@@ -88,34 +159,34 @@ def ends(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
 
 
-def difference_cells(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, str]:
-    """Return two cells: the difference to the baseline, and the number of seeds needed.
+def difference_cell(group: Group, baseline: Group | None, measure: Measure) -> str:
+    """Return the mean difference to the baseline and its interval, or why there is none.
 
-    The second cell is the number of seeds needed to detect a difference of 1 point of accuracy (see
-    `seeds_to_detect`). A cell without a value is "". For folds of cross-validation, the difference
-    has no interval, for the reason given in `interval`. Runs tested on different images have none.
+    Without a baseline, return "". For folds of cross-validation, the difference has no interval,
+    for the reason given in `interval`.
     """
-    if group is baseline or baseline is None:
-        return "baseline" if baseline else "", ""
+    if baseline is None:
+        return ""
+    if group is baseline:
+        return "baseline"
     found = difference(group, baseline, "test", "final", measure.name)
     if found is None:
-        return "other test images", ""
+        return "other test images"
     if not found.values:
-        return "no seed in common", ""
+        return "no seed in common"
     number = f"{{:+.{measure.digits}f}}".format
     text = number(measure.scale * mean(found.values))
     if found.interval is None or group.folds:
-        return text, ""
+        return text
     low, high = (number(measure.scale * end) for end in found.interval)
-    seeds = found.seeds_to_detect(0.01) if measure is ACCURACY else None
-    return f"{text} ({low} to {high})", f"{seeds or ''}"
+    return f"{text} ({low} to {high})"
 
 
 # The width of a terminal in characters.
 TERMINAL = 80
 DIFFERENCES = """\
 Differences are paired by seed. If an interval includes 0, the difference may
-be due to chance; for accuracy, results.md lists the seeds to detect 1 point."""
+be due to chance."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
@@ -123,10 +194,14 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     measure = common_measure(groups)
     rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
     for group in groups:
-        mean = measure.text(measure.final(group))
-        differs, _ = difference_cells(group, baseline, measure)
         rows.append(
-            (printable(group.title), str(len(group.runs)), mean, ends(interval(group)), differs)
+            (
+                printable(group.title),
+                str(len(group.runs)),
+                measure.text(measure.final(group)),
+                ends(interval(group)),
+                difference_cell(group, baseline, measure),
+            )
         )
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
     first, *others = [max(map(len, column)) for column in filled]
@@ -200,7 +275,6 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
     best_val = "" if on_test else measure.text(group.values("best_val", measure.name))
     last_val = group.last_epochs(f"val_{measure.name}") if group.folds else []
     title = measure.column.format
-    differs, seeds = difference_cells(group, baseline, measure)
     return {
         **{key: each_once(group.values("config", key)) for key in ("name", "notes")},
         "precision": "" if "precision" in group.settings or precision == "fp32" else precision,
@@ -209,8 +283,7 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
         "folds": group.folds,
         title("test", "final weights"): measure.text(measure.final(group)),
         "95 % interval": ends(interval(group)),
-        "difference (95 % interval)": differs,
-        "seeds to detect 1 point": seeds,
+        "difference (95 % interval)": difference_cell(group, baseline, measure),
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): best_val,
         title("validation", "last epoch, mean of folds"): measure.text(last_val),
