@@ -13,10 +13,10 @@ from scipy import stats
 from vit_train.evaluate.differences import LAST_LOOK, Difference, find_baseline
 from vit_train.evaluate.results import (
     TERMINAL,
+    draw_groups,
     ends,
     gather_results,
     interval,
-    plots,
     short_table,
     table,
     time_in_steps,
@@ -266,8 +266,7 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     assert re.match(r"test, final weights +runs +accuracy, % +95 % interval\n.+ 2  ", outcome.out)
     text = Path("runs/results.md").read_text(encoding="utf-8")
     assert "| 0, 1 |" in text and "training accuracy, last epoch" in text
-    for name, size in (("results", 3000), ("curves", 10000)):
-        assert Path(f"runs/{name}.png").stat().st_size > size
+    assert Path("runs/curves.png").stat().st_size > 10000
     assert [path.name for path in Path().iterdir()] == ["runs"]
     # As they are published: X.csv beside X.json.
     Path("kept").mkdir()
@@ -367,12 +366,9 @@ def test_each_column_has_what_its_title_names() -> None:
 def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
     runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]
-    figures = plots(group_runs(runs))
-    (legend,) = figures["curves.png"].legends
+    (legend,) = draw_groups(group_runs(runs)).legends
     title = f"solid: {name}, dashed: training; bands: lowest to highest"
     assert legend.get_title().get_text() == title
-    (axis,) = figures["results.png"].axes
-    assert list(axis.lines[-1].get_xdata()) == [50, 50]
 
 
 POSITIONS = [{"config.model.positions": each} for each in ("learned", "none", "rotary_2d")]

@@ -25,7 +25,6 @@ from vit_train.figures.charts import (
     colormaps,
     colors,
     curves,
-    dots,
     draw_robustness,
 )
 from vit_train.figures.images import (
@@ -137,16 +136,6 @@ def row(images: float, **values: float) -> dict[str, float]:
     return {"images_seen": images, **values}
 
 
-def test_each_run_is_a_dot_and_a_group_has_its_mean_and_interval() -> None:
-    rows = [("one", [1.0, 4.0, 7.0], (0.5, 7.5), "4 ± 3"), ("two", [2.0], None, "2")]
-    (axis,) = dots(rows, "accuracy").axes
-    names = [label.get_text() for label in axis.get_yticklabels()]
-    assert names == ["one", "two"] and axis.yaxis_inverted()  # drawn from above
-    drawn = [list(line.get_xdata()) for line in axis.lines]
-    assert drawn == [[0.5, 7.5], [4], [1, 4, 7], [], [2], [2]]
-    assert [text.get_text() for text in axis.texts] == ["4 ± 3", "2"]
-
-
 def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
     one = [
         [row(1000, train_acc=0.1, val_acc=0.2, train_loss=3, val_loss=4),
@@ -181,12 +170,10 @@ def test_long_labels_continue_on_a_second_line() -> None:
     settings = "patch_size=8, depth=2, class_weights=null, root=pics, positions="
     names = [settings + end for end in ("learned", "rotary_2d")]
     rows = [row(1000, train_loss=3), row(2000, train_loss=1)]
-    (axis,) = dots([(name, [1.0], None, "") for name in names], "accuracy").axes
     (legend,) = curves([(name, [rows]) for name in names], ("loss",), "validation").legends
-    for texts in (axis.get_yticklabels(), legend.get_texts()):
-        shown = [text.get_text() for text in texts]
-        assert [each.replace("\n", " ") for each in shown] == names
-        assert max(len(line) for each in shown for line in each.split("\n")) <= LABEL
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert [each.replace("\n", " ") for each in shown] == names
+    assert max(len(line) for each in shown for line in each.split("\n")) <= LABEL
     # A single group needs no name.
     rows = [row(1000, train_loss=3, val_loss=4), row(2000, train_loss=1, val_loss=2)]
     for measure, count in (("acc", 0), ("loss", 2)):  # it has no accuracy

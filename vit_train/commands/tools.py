@@ -148,7 +148,6 @@ def vit_results() -> None:
 Files are written to the folder given or, for several, to the folder that contains all of them:
   results.md    the full table; runs that differ only in seed or fold share a row
   results.csv   a row for each run, for your own analysis
-  results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
 Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,

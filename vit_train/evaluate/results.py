@@ -1,4 +1,4 @@
-"""`vit-results`: the summaries of many runs as tables and plots."""
+"""`vit-results`: the summaries of many runs as tables and curves."""
 
 import os
 import textwrap
@@ -22,14 +22,14 @@ from vit_train.evaluate.summaries import (
     validated_on,
     value_at,
 )
-from vit_train.figures.charts import Curve, Figure, curves, dots, save
+from vit_train.figures.charts import Curve, Figure, curves, save
 from vit_train.loop.metrics import interval_of_mean, is_uneven
 
 
 def gather_results(
     paths: Sequence[Path], out: Path | None, baseline: str | None
 ) -> tuple[str, Path]:
-    """Write results.md, results.csv and the plots into a folder.
+    """Write results.md, results.csv and, if every run has a metrics.csv, curves.png into a folder.
 
     Return a table for the terminal, and the folder. Without `out`, the folder is the one that
     `folder_beside` returns. Groups are compared with the group that has the settings `baseline`,
@@ -43,9 +43,10 @@ def gather_results(
     write_text(out / "results.md", f"{table(groups, first)}\n")
     csv = csv_text([rows[0], *(row.values() for row in rows)])
     write_text(out / "results.csv", printable(csv, "\r\n"))
-    (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
-    for name, figure in plots(groups).items():
-        save(figure, out / name)
+    if all(run["curve"] for group in groups for run in group.runs):
+        save(draw_groups(groups), out / "curves.png")
+    else:
+        (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
     return short_table(groups, first), out
 
 
@@ -74,25 +75,12 @@ def folder_beside(paths: Sequence[Path]) -> Path:
     return Path(os.path.relpath(os.path.commonpath([path.parent.resolve() for path in paths])))
 
 
-def plots(groups: Sequence[Group]) -> dict[str, Figure]:
-    """Return the plots by file name.
-
-    results.png shows the final results. curves.png shows the training curves, if every run has a
-    metrics.csv.
-    """
-    measure = common_measure(groups)
-    rows = []
-    for group in groups:
-        final = measure.final(group)
-        points = [measure.scale * value for value in final]
-        rows.append((group.label(), points, interval(group), measure.text(final)))
-    figures = {"results.png": dots(rows, measure.column.format("test", "final weights"))}
+def draw_groups(groups: Sequence[Group]) -> Figure:
+    """Draw the training curves of the groups."""
     runs = [run for group in groups for run in group.runs]
-    if all(run["curve"] for run in runs):
-        histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
-        measures = list(dict.fromkeys(("loss", measure.name)))
-        figures["curves.png"] = curves(histories, measures, validated_on(runs))
-    return figures
+    histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
+    measures = list(dict.fromkeys(("loss", common_measure(groups).name)))
+    return curves(histories, measures, validated_on(runs))
 
 
 @dataclass(frozen=True)

@@ -79,27 +79,6 @@ def wrapped(label: str) -> str:
     return literal("\n".join(wrap(printable(label), LABEL, max_lines=2, placeholder=" …")))
 
 
-# A row of a chart: a group's label, its runs' results, their 95 % interval, and a text.
-Dots = tuple[str, Sequence[float], tuple[float, float] | None, str]
-
-
-def dots(rows: Sequence[Dots], title: str) -> Figure:
-    """Draw a row per group: a dot per run, a bar at the mean, a line for the interval, and text."""
-    figure, axes = chart(7.5, 1.2 + 0.45 * len(rows))
-    for place, (_, points, interval, text) in enumerate(rows):
-        ends = interval or ()
-        axes.plot(ends, [place] * len(ends), color=PALETTE[0], alpha=0.6)
-        axes.plot(np.mean(points), place, "|", color=PALETTE[0], markersize=16, mew=2)
-        axes.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
-        axes.annotate(
-            text, (1, place), (6, 0), xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points", va="center", fontsize=8, annotation_clip=False,
-        )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [wrapped(label) for label, *_ in rows], fontsize=8)
-    axes.set(xlabel=title, ylim=(len(rows) - 0.5, -0.5))  # the first on top
-    return figure
-
-
 STYLES: dict[str, dict[str, Any]] = {
     "val": {"linestyle": "-", "linewidth": 1.4},
     "train": {"linestyle": "--", "linewidth": 0.9, "alpha": 0.8},
