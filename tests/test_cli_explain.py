@@ -17,10 +17,7 @@ import vit_train
 from vit_train.config.model import CnnConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import sample
-from vit_train.explain.attribution import (
-    patches_of_half,
-    pointing_hits,
-)
+from vit_train.explain.attribution import deletion_orders, patches_of_half, pointing_hits
 from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
 from vit_train.loop.precision import Precision
 from vit_train.model import build as building
@@ -43,12 +40,14 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     explainer = Explainer(trained, method)
     part = sample(load_dataset(trained.meta.config.data).test, 30)
     predicted = explainer.probabilities(part.images).argmax(1)
-    hits, _ = pointing_hits(explainer.maps(part.images, predicted, method), part.masks)
+    maps = explainer.maps(part.images, predicted, method)
+    hits, _ = pointing_hits(maps, part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
-    for order in ("map", "random"):
-        deleting = f"{method}, deleting patches of 30 images in {order} order"
-        kept = re.search(rf"{deleting}, share of predictions kept: (.+)", outcome.out)
-        assert kept and re.findall(r"% at (\d+)%", kept[1]) == ["5", "9", "20", "30", "50"]
+    without = f"{method}, predictions of 30 images kept without 6 of 64 patches: "
+    kept = re.search(rf"{without}([\d.]+)% .+ most, ([\d.]+)% without random", outcome.out)
+    for order, share in zip(deletion_orders(maps), kept.groups(), strict=True):
+        same = explainer.probabilities(part.images, order[:, 6:]).argmax(1) == predicted
+        assert float(share) == pytest.approx(100 * same.double().mean().item(), abs=0.06)
 
 
 def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
@@ -117,7 +116,7 @@ def test_relevance_is_attention_times_the_gradient_of_the_logit(small_run: Small
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     probabilities = explainer.probabilities(images)
     maps = explainer.maps(images, probabilities.argmax(1), "relevance")
-    batch = explainer.normalized(images)
+    batch = trained.normalize(images)
     expected = trained.model(batch).detach().double().softmax(1)
     torch.testing.assert_close(probabilities, expected)
     logits, layers = trained.model(batch, return_attention=True)
@@ -179,12 +178,13 @@ def test_focus_deletes_the_patches_that_the_map_marks_most(
 ) -> None:
     explainer, visible = Explainer(vit_train.load(small_run("finished"))), []
     images = torch.randint(256, (9, 3, 32, 32), dtype=torch.uint8)
+    probabilities = explainer.probabilities
 
-    def kept(images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        visible.append(patches)
-        return torch.ones(len(images), dtype=torch.bool)
+    def noted(images: Tensor, *patches: Tensor) -> Tensor:
+        visible.extend(patches)
+        return probabilities(images)
 
-    monkeypatch.setattr(explainer, "kept", kept)
+    monkeypatch.setattr(explainer, "probabilities", noted)
     assert explainer.focus(images)["deleted"] == pytest.approx(0.1, abs=1 / 64)
     predicted = explainer.probabilities(images).argmax(1)
     maps = explainer.maps(images, predicted, "relevance").flatten(1)
@@ -216,8 +216,8 @@ def test_predictions_with_and_without_patches_have_the_same_precision(
     monkeypatch.setattr(trained.model, "forward", noted)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     predicted = explainer.probabilities(images).argmax(1)
-    everything = torch.arange(explainer.patch_count(1)).expand(4, -1)
-    assert explainer.kept(images, predicted, everything).all()
+    everything = torch.arange(64).expand(4, -1)
+    assert (explainer.probabilities(images, everything).argmax(1) == predicted).all()
     assert set(in_bf16) == {precision is not None}
 
 

@@ -142,14 +142,14 @@ def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1)
 
 
-def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
+def deletion_orders(maps: Tensor) -> tuple[Tensor, Tensor]:
     """Return two orders (N,R·C) in which to delete the patches of images with maps (N,R,C).
 
-    "map" deletes the patches with the highest values first; "random" is a random order.
+    The first deletes the patches with the highest values first; the second is random.
     """
     marked = maps.flatten(1).argsort(dim=1, descending=True)
     generator = torch.Generator().manual_seed(0)
-    return {"map": marked, "random": torch.rand(marked.shape, generator=generator).argsort(dim=1)}
+    return marked, torch.rand(marked.shape, generator=generator).argsort(dim=1)
 
 
 def patches_of_half(maps: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ pixels: its decoder's attention from a hidden patch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -46,8 +46,7 @@ LEGENDS = {
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}, mean of all heads",
 }
-# Shares of the patches to delete: for a curve, and for a single number.
-CURVE = (0.05, 0.1, 0.2, 0.3, 0.5)
+# The share of the patches to delete.
 DELETED = 0.1
 # Maximum number of characters in a title, and in a class name within it.
 TITLE_LENGTH = 44
@@ -140,35 +139,41 @@ class Explainer:
             legend = f"from left to right: {legend}"
         return draw_maps(images if shown is None else shown, torch.stack(maps, 1), lines, legend)
 
-    def normalized(self, images: Tensor) -> Tensor:
-        return self.trained.normalize.forward(images.to(self.trained.device))
+    def in_batches(self, compute: Callable[..., Tensor], images: Tensor, *more: Tensor) -> Tensor:
+        """Return what `compute` returns for normalized images, on the CPU.
 
-    def probabilities(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
+        `compute` takes a few of the `images`, uint8 (N,3,H,W), at a time, on the model's device,
+        with their rows of the tensors in `more`.
+        """
+        device = self.trained.device
+        found = []
+        for parts in zip(*(each.split(self.batch) for each in (images, *more)), strict=True):
+            pixels, *rows = (part.to(device) for part in parts)
+            found.append(compute(self.trained.normalize.forward(pixels), *rows).cpu())
+        return torch.cat(found)
+
+    def probabilities(self, images: Tensor, *visible: Tensor) -> Tensor:
         """Return vit-predict's probabilities (N,K) for uint8 images (N,3,H,W).
 
         With `visible` (N,M), the model sees only these patches of each image; the others take the
         mean color, which is 0 in normalized images.
         """
-        found = []
-        for first in range(0, len(images), self.batch):
-            part = slice(first, first + self.batch)
-            batch = self.normalized(images[part])
-            if visible is not None:
-                shown = visible[part].to(batch.device)
-                batch = show_only(batch, shown, self.model.config.patch_size)
-            found.append(self.trained.probabilities(batch, self.precision).cpu())
-        return torch.cat(found)
+
+        def compute(batch: Tensor, *patches: Tensor) -> Tensor:
+            if patches:
+                batch = show_only(batch, patches[0], self.model.config.patch_size)
+            return self.trained.probabilities(batch, self.precision)
+
+        return self.in_batches(compute, images, *visible)
 
     def maps(self, images: Tensor, predicted: Tensor, method: str) -> Tensor:
         """Return maps (N,R,C) of the `target`, or of the `predicted` classes (N,)."""
+
+        def compute(batch: Tensor, targets: Tensor) -> Tensor:
+            return prediction_maps(self.model, batch, method, self.layer, targets)[0]
+
         targets = predicted if self.target is None else torch.full_like(predicted, self.target)
-        found = []
-        for part, target in zip(images.split(self.batch), targets.split(self.batch), strict=True):
-            batch = self.normalized(part)
-            explained = target.to(batch.device)
-            maps, _ = prediction_maps(self.model, batch, method, self.layer, explained)
-            found.append(maps.cpu())
-        return torch.cat(found)
+        return self.in_batches(compute, images, targets)
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
@@ -176,7 +181,8 @@ class Explainer:
 
         Only the first `batch` images are used.
         """
-        _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
+        batch = self.trained.normalize.forward(images[: self.batch].to(self.trained.device))
+        _, layers = self.model(batch, return_attention=True)
         config = self.model.config
         sizes = self.model.grid, config.num_prefix_tokens, config.patch_size
         return [attention_distances(each, *sizes).tolist() for each in layers]
@@ -196,21 +202,16 @@ class Explainer:
                 f"pointing game, {method}: {hits.double().mean():.1%} of {images} (95 % interval "
                 f"{low:.1%} to {high:.1%}); chance: {chance.mean():.1%}"
             )
-        # Without repetitions: with few patches, several shares give the same number of patches.
-        counts = dict.fromkeys(map(self.patch_count, CURVE))
-        for kind, order in deletion_orders(maps).items():
-            shares = []
-            for count in counts:
-                kept = self.kept(part.images, predicted, order[:, count:])
-                shares.append(f"{kept.double().mean():.1%} at {count / order.shape[1]:.0%}")
-            logger.info(
-                f"{method}, deleting patches of {images} in {kind} order, share of predictions "
-                f"kept: {', '.join(shares)}"
-            )
+        count = self.patch_count()
+        marked, random = (kept.double().mean() for kept in self.kept(part.images, predicted, maps))
+        logger.info(
+            f"{method}, predictions of {images} kept without {count} of {maps[0].numel()} patches: "
+            f"{marked:.1%} without those that the map marks most, {random:.1%} without random ones"
+        )
 
-    def patch_count(self, share: float) -> int:
-        """Return `share` of the number of patches, rounded, but at least one."""
-        return max(1, round(share * math.prod(self.model.grid)))
+    def patch_count(self) -> int:
+        """Return the number of patches to delete: a share of all, rounded, but at least one."""
+        return max(1, round(DELETED * math.prod(self.model.grid)))
 
     def focus(self, images: Tensor) -> dict[str, float]:
         """Measure how concentrated maps are, and how much predictions depend on marked patches.
@@ -223,25 +224,28 @@ class Explainer:
         """
         predicted = self.probabilities(images).argmax(1)
         maps = self.maps(images, predicted, self.methods[0])
-        deleted = self.patch_count(DELETED)
-        marked, random = (
-            self.kept(images, predicted, order[:, deleted:])
-            for order in deletion_orders(maps).values()
-        )
+        marked, random = self.kept(images, predicted, maps)
         only_random = int((random & ~marked).sum())
         only_marked = int((marked & ~random).sum())
         return {
             "images": len(images),
             "patches_of_half": patches_of_half(maps).mean().item(),
-            "deleted": deleted / maps[0].numel(),
+            "deleted": self.patch_count() / maps[0].numel(),
             "changed": 1 - marked.double().mean().item(),
             "changed_at_random": 1 - random.double().mean().item(),
             "p_value": Paired(len(images), only_random, only_marked).p_value,
         }
 
-    def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Return, as bool (N,), whether images keep their `predicted` class with only `patches`."""
-        return self.probabilities(images, patches).argmax(1) == predicted
+    def kept(self, images: Tensor, predicted: Tensor, maps: Tensor) -> list[Tensor]:
+        """Return, as bool (N,), whether images keep their `predicted` class without some patches.
+
+        The first tensor is for deleting the patches that the maps mark most, the second for
+        deleting as many random patches.
+        """
+        return [
+            self.probabilities(images, order[:, self.patch_count() :]).argmax(1) == predicted
+            for order in deletion_orders(maps)
+        ]
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
