@@ -1,7 +1,6 @@
 """`vit-results`: the summaries of many runs as tables and curves."""
 
 import os
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,37 +169,34 @@ def difference_cell(group: Group, baseline: Group | None, measure: Measure) -> s
     return f"{text} ({low} to {high})"
 
 
-# The width of a terminal in characters.
-TERMINAL = 80
-DIFFERENCES = """\
+NOTE = """\
 Differences are paired by seed. If an interval includes 0, the difference may
 be due to chance."""
 
 
 def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
-    """Return a table for a terminal: each group's number of runs, mean, interval and difference."""
+    """Return a table for a terminal: each group's number of runs, mean, interval and difference.
+
+    The groups' titles come last, because they may be long.
+    """
     measure = common_measure(groups)
-    rows = [("test, final weights", "runs", measure.short, "95 % interval", "difference")]
+    rows = [("runs", measure.short, "95 % interval", "difference", "test, final weights")]
     for group in groups:
-        rows.append(
-            (
-                printable(group.title),
-                str(len(group.runs)),
-                measure.text(measure.final(group)),
-                ends(interval(group)),
-                difference_cell(group, baseline, measure),
-            )
+        cells = (
+            str(len(group.runs)),
+            measure.text(measure.final(group)),
+            ends(interval(group)),
+            difference_cell(group, baseline, measure),
         )
+        rows.append((*cells, printable(group.title)))
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    first, *others = [max(map(len, column)) for column in filled]
-    first = min(first, TERMINAL - sum(width + 2 for width in others))
-    lines = []
-    for label, *cells in zip(*filled, strict=True):
-        start, *more = textwrap.wrap(label, first)
-        texts = map(str.ljust, (start, *cells), (first, *others))
-        lines += ["  ".join(texts).rstrip(), *more]
-    if any("(" in row[-1] for row in rows[1:]):
-        lines += ["", DIFFERENCES]
+    widths = [max(map(len, column)) for column in filled[:-1]]
+    lines = [
+        "  ".join([*map(str.ljust, cells, widths), title])
+        for *cells, title in zip(*filled, strict=True)
+    ]
+    if any("(" in row[3] for row in rows):
+        lines += ["", NOTE]
     return "\n".join(lines)
 
 
