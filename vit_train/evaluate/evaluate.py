@@ -1,7 +1,7 @@
 """`vit-eval`: evaluate a checkpoint, and write its results."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -128,7 +128,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     if config.robustness:
         content["robustness"] = robustness(measured, images, result.predictions)
     if files:
-        found = on_foreign(trained, precision, files, result, content)
+        found = foreign(trained, precision, files, result.predictions, content)
         content["foreign"] = {"folder": config.foreign} | found
     explainer = explainer_of(trained, precision)
     if explainer is not None:
@@ -142,18 +142,6 @@ def may_calibrate(config: EvalConfig, meta: Meta) -> bool:
     """Return True if validation images are not evaluated, so that they may choose thresholds."""
     held_out = config.split != "val" and meta.config.data.val == "split"
     return held_out and meta.task.needs_labels
-
-
-def on_foreign(
-    trained: Trained, precision: Precision, files: Sequence[Path], result: Any, content: Json
-) -> Json:
-    """Measure foreign images with the precision and the temperature of the evaluated images."""
-    meta = trained.meta
-    fitted = content.get("calibration", {}).get("temperature")
-    config = replace(meta.config, precision=precision.name)
-    same = trained._replace(meta=replace(meta, temperature=fitted, config=config))
-    own = result.predictions.calibrated(fitted)
-    return foreign(same, files, own, content.get("abstention", []))
 
 
 def run_of(checkpoint: Path) -> Json:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import takewhile
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -82,8 +81,7 @@ def measures(result: Evaluation, validation: Any, split: str, meta: Meta) -> Jso
         logger.info(tag_table(content["per_tag"]))
     elif isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-        by_class, averages = class_reports(result.predictions, meta.classes)
-        content |= {"per_class": by_class, "averages": averages}
+        content["per_class"], content["averages"] = class_reports(result.predictions, meta.classes)
         if validation is not None:
             fitted = temperature(validation)
             if fitted is not None:
@@ -151,7 +149,7 @@ def kept_and_correct(predictions: Predictions, threshold: float) -> tuple[int, i
     return len(kept), int(kept.sum())
 
 
-def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bool]:
+def choose_threshold(predictions: Predictions, target: float) -> float | None:
     """Choose the lowest confidence threshold at which `target` of the predictions are correct.
 
     With 95 % certainty, at least this share is also correct on new images like these (selective
@@ -159,40 +157,34 @@ def choose_threshold(predictions: Predictions, target: float) -> tuple[float, bo
     until the lower bound of the accuracy is below `target`; because the order is fixed, no
     correction for multiple tests is needed. The first threshold keeps the share TRIED[0] of the
     images, or more if even a flawless result on so few images could not pass. With fewer images, a
-    single mistake would end the search.
-
-    Return the threshold and True or, if no threshold passes, the first one and False.
+    single mistake would end the search. Return None if no threshold passes.
     """
     surest = np.sort(predictions.confidence)[::-1]
     fewest = math.log(ALPHA) / math.log(target)
-    counts = [count for count in np.ceil(TRIED * len(surest)).astype(int) if count >= fewest]
-    tried = [float(surest[count - 1]) for count in counts or [len(surest)]]
-
-    def passes(threshold: float) -> bool:
-        count, correct = kept_and_correct(predictions, threshold)
-        return binomial_tail(correct, count, target) <= ALPHA
-
-    passed = list(takewhile(passes, tried))
-    return (passed[-1], True) if passed else (tried[0], False)
+    chosen = None
+    for count in np.ceil(TRIED * len(surest)).astype(int):
+        if count >= fewest:
+            threshold = float(surest[count - 1])
+            kept, correct = kept_and_correct(predictions, threshold)
+            if binomial_tail(correct, kept, target) > ALPHA:
+                break
+            chosen = threshold
+    return chosen
 
 
 def abstention(validation: Predictions, evaluated: Predictions, split: str) -> list[Json]:
     """Choose thresholds on validation images; report coverage and accuracy on both sets.
 
     Return a row for each of TARGETS: the `target`, its `threshold`, and the results for "val" and
-    for `split`. For a target that is not reached, `threshold` and `split` are None, and "val" has
-    the results for the first threshold tried.
+    for `split`. For a target that is not reached, the threshold and the results are None.
     """
     rows = []
     for target in TARGETS:
-        threshold, passes = choose_threshold(validation, target)
-        row = {
-            "target": target,
-            "threshold": threshold,
-            "val": answered(validation, threshold),
-            split: answered(evaluated, threshold),
-        }
-        rows.append(row if passes else row | {"threshold": None, split: None})
+        threshold = choose_threshold(validation, target)
+        row: Json = {"target": target, "threshold": threshold}
+        for name, predictions in (("val", validation), (split, evaluated)):
+            row[name] = None if threshold is None else answered(predictions, threshold)
+        rows.append(row)
     return rows
 
 
@@ -276,23 +268,27 @@ def robustness(
 
 
 def foreign(
-    trained: Trained, files: Sequence[Path], own: Predictions, rows: Sequence[Json]
+    trained: Trained, precision: Precision, files: Sequence[Path], own: Predictions, content: Json
 ) -> Json:
-    """Return the AUROC of telling foreign images from others by the model's confidence.
+    """Return the AUROC of telling foreign images from the evaluated ones by confidence.
 
-    `own` are the predictions for the others, with the temperature of `trained`. Also return the
-    share of foreign images whose confidence reaches the threshold, for each of the `rows` of
-    `abstention` that has one. Raise ValueError if none of the files can be read.
+    `own` are the predictions for the evaluated images, and `content` is the content of
+    results.json: its temperature applies to all images. Also return the share of foreign images
+    whose confidence reaches each threshold for abstaining. Raise ValueError if none of the files
+    can be read.
     """
-    read = [each for each in trained.stream(files, topk=1) if isinstance(each, Prediction)]
+    fitted = content.get("calibration", {}).get("temperature")
+    config = replace(trained.meta.config, precision=precision.name)
+    same = trained._replace(meta=replace(trained.meta, temperature=fitted, config=config))
+    read = [each for each in same.stream(files, topk=1) if isinstance(each, Prediction)]
     if not read:
         raise ValueError(f"cannot read any of the foreign images (the first: {files[0]})")
     found = np.array([each.probability for each in read])
-    score = auroc(own.confidence, found)
+    score = auroc(own.calibrated(fitted).confidence, found)
     logger.info(f"foreign images: {len(read):,} of {len(files):,} read, AUROC {score:.3f}")
     predicted = {
         str(row["target"]): float((found >= row["threshold"]).mean())
-        for row in rows
+        for row in content.get("abstention", [])
         if row["threshold"] is not None
     }
     return {"images": len(read), "auroc": score, "predicted": predicted}
