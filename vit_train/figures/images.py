@@ -62,7 +62,7 @@ def draw_sheet(
     """
     labeled = [each for part in sections.values() for each in part]
     lines = max((len(lines) for _, lines in labeled), default=0)
-    image_width = side * max((image.shape[2] / image.shape[1] for image, _ in labeled), default=1.0)
+    image_width = side * max((image.shape[2] / image.shape[1] for image, _ in labeled), default=1)
     row_height = side + (0.08 + LINE * lines if lines else 0) + GAP
     sheet_width = columns * (image_width + GAP) + GAP
     figure = Figure(dpi=110)
@@ -250,13 +250,12 @@ def draw_maps(
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:
     """Return the uint8 images (N,3,H,W) in gray, overlaid with the colors of their maps (N,R,C)."""
-    images = images.cpu().float()
     maps = maps.cpu().float()
     values = maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
     values = F.interpolate(values.unsqueeze(1).clamp(0, 1), images.shape[2:])  # (N,1,H,W)
     colors = torch.from_numpy(colormaps[HEAT](values.squeeze(1).numpy())[..., :3])
     cover = COVER + MORE * values
-    gray = images.mean(dim=1, keepdim=True)
+    gray = images.float().mean(dim=1, keepdim=True)
     return (cover * 255 * colors.permute(0, 3, 1, 2) + (1 - cover) * gray).byte()
 
 
@@ -313,11 +312,8 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
     axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
     axes.set_title("one dot for each head", fontsize=9)
     axes.set_xticks(range(1, len(layers) + 1))
-    axes.axhline(even, linestyle="--", linewidth=1, color="gray")
-    axes.annotate(
-        "uniform attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
-        textcoords="offset points", ha="right", fontsize=8, color="gray",
-    )  # fmt: skip
+    axes.axhline(even, linestyle="--", linewidth=1, color="gray", label="uniform attention")
+    axes.legend(fontsize=8, frameon=False)
     return figure
 
 

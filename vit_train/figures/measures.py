@@ -64,28 +64,24 @@ def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
 def class_reports(
     predictions: Predictions, classes: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the measures of each class, in order, and their macro and weighted averages.
+    """Return the measures of each class, in order, and their (macro) average.
 
-    `support` is the number of images labeled as the class; `predicted` is the number of images
-    predicted as the class. `precision` is the correct share of `predicted`, `recall` the correct
-    share of `support`, and `f1` their harmonic mean; 0/0 counts as 0. As in scikit-learn, the
-    averages leave out classes that occur neither as labels nor as predictions.
+    `support` is the number of images labeled as the class. `precision` is the correct share of the
+    images predicted as the class, `recall` the correct share of `support`, and `f1` their harmonic
+    mean; 0/0 counts as 0. As in scikit-learn, the average leaves out classes that occur neither as
+    labels nor as predictions.
     """
     right = predictions.hits
     predicted = predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)
     counts = np.stack((predicted, support, predicted + support), axis=1)
     scores = np.outer(right, (1, 1, 2)) / np.maximum(1, counts)  # (K,3)
-    present = predicted + support > 0
-    total = int(support.sum())
-    keys = ("name", "precision", "recall", "f1", "support", "predicted")
-    rows = zip(classes, *scores.T.tolist(), support.tolist(), predicted.tolist(), strict=True)
-    averages = [
-        (f"{name} average", *np.average(scores[present], 0, weights).tolist(), total, total)
-        for name, weights in (("macro", None), ("weighted", support[present]))
-    ]
-    by_class = [dict(zip(keys, row, strict=True)) for row in rows]
-    return by_class, [dict(zip(keys, row, strict=True)) for row in averages]
+    mean = scores[predicted + support > 0].mean(axis=0)
+    rows = [*zip(classes, *scores.T.tolist(), support.tolist(), strict=True)]
+    rows.append(("macro average", *mean.tolist(), int(support.sum())))
+    keys = ("name", "precision", "recall", "f1", "support")
+    *by_class, average = (dict(zip(keys, row, strict=True)) for row in rows)
+    return by_class, [average]
 
 
 CONFIDENCE_BINS = 15
