@@ -17,7 +17,7 @@ import vit_train
 from vit_train.config.model import CnnConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import sample
-from vit_train.explain.attribution import deletion_orders, patches_of_half, pointing_hits
+from vit_train.explain.attribution import deletion_orders, pointing_hits
 from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
 from vit_train.loop.precision import Precision
 from vit_train.model import build as building
@@ -229,11 +229,3 @@ def test_a_hit_is_on_the_object() -> None:
     maps[0, 0, 1] = maps[1, 1, 1] = 1
     hits, chance = pointing_hits(maps, masks)
     assert hits.tolist() == [False, True] and chance.tolist() == [0.25, 0.5]
-
-
-def test_how_much_of_an_image_a_map_marks() -> None:
-    maps = torch.zeros(4, 4, 4)
-    maps[0] = 0.1  # even
-    maps[1, 0, 0] = 3  # one patch in the corner
-    maps[2, 1:3, 1:3] = torch.tensor([[5.0, 3], [1, 1]])  # four in the middle; map 3 has nothing
-    assert patches_of_half(maps).tolist() == [8 / 16, 1 / 16, 1 / 16, 8 / 16]

@@ -371,9 +371,6 @@ def test_results_on_mirrored_and_corrupted_images_are_separate(run: Run) -> None
     by_severity = list(found["acc_by_severity"].values())
     assert np.shape(by_severity) == (8, 5)
     assert found["mean_acc"] == pytest.approx(np.mean(by_severity))
-    told = list(found["auroc_by_severity"].values())
-    assert np.shape(told) == (8, 5) and found["mean_auroc"] == pytest.approx(np.mean(told))
-    assert np.mean([each[4] for each in told]) > 0.5
     assert (folder / "robustness.png").exists()
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Accuracy on corrupted images" in page

@@ -50,7 +50,7 @@ FACTS = {
     "classes": NAMES, "caveat": "", "command": "vit-eval",
 }  # fmt: skip
 FOCUS = {
-    "images": 256, "patches_of_half": 0.36, "middle": 0.3, "deleted": 0.1, "changed": 0.3,
+    "images": 256, "deleted": 0.1, "changed": 0.3,
     "changed_at_random": 0.08, "p_value": 0.01,
 }  # fmt: skip
 PNG = "data:image/png;base64,cG5n"  # b"png"
@@ -265,7 +265,7 @@ def test_the_page_judges_whether_the_maps_mean_anything(
     images: int, changed: float, p_value: float, verdict: str
 ) -> None:
     words = words_of(focus=FOCUS | {"images": images, "changed": changed, "p_value": p_value})
-    said = f"changes {100 * changed:.0f} % of the predictions; removing random patches, 8 %"
+    said = f"changes {100 * changed:.0f} % of the predictions for {images} images; removing random"
     assert said in words and verdict in words
 
 

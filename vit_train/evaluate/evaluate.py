@@ -126,7 +126,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         mirrored = measured(images, mirrored=True)
         content["tta_flip"] = result_dict(averaged(result.predictions, mirrored.predictions))
     if config.robustness:
-        content["robustness"] = robustness(measured, images, result.predictions)
+        content["robustness"] = robustness(measured, images)
     if files:
         found = foreign(trained, precision, files, result.predictions, content)
         content["foreign"] = {"folder": config.foreign} | found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vit_train.base.log import logger
-from vit_train.base.text import counted
+from vit_train.base.text import CLASS_NAME, counted, shortened
 from vit_train.base.writing import write_json
 from vit_train.config.tools import TARGETS
 from vit_train.data.batches import EvalBatches
@@ -18,10 +18,8 @@ from vit_train.data.dataset import ImageSet
 from vit_train.evaluate.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.evaluate.summaries import Json
 from vit_train.figures.measures import (
-    by_name,
     calibration_error,
     class_reports,
-    class_table,
     result_dict,
     result_line,
 )
@@ -80,8 +78,8 @@ def measures(result: Evaluation, validation: Any, split: str, meta: Meta) -> Jso
         content |= tag_measures(result.predictions, meta.classes, thresholds)
         logger.info(tag_table(content["per_tag"]))
     elif isinstance(result, Classification):
-        logger.info(class_table(result, meta.classes))
         content["per_class"], content["averages"] = class_reports(result.predictions, meta.classes)
+        logger.info(class_table(content["per_class"]))
         if validation is not None:
             fitted = temperature(validation)
             if fitted is not None:
@@ -241,30 +239,16 @@ def auroc(own: Floats, others: Floats) -> float:
     return float((lower + at_most).mean()) / 2 / len(ordered)
 
 
-def robustness(
-    measure: Callable[[ImageSet], Classification], images: ImageSet, plain: Predictions
-) -> Json:
-    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all.
-
-    Likewise, return the AUROC of telling them from the original images by confidence; `plain` are
-    the predictions for the original images.
-    """
+def robustness(measure: Callable[[ImageSet], Classification], images: ImageSet) -> Json:
+    """Return the accuracy on corrupted images, by corruption and severity, and the mean of all."""
     accuracies = {}
-    aurocs = {}
     for name in CORRUPTIONS:
-        results = [
-            measure(replace(images, images=corrupted(images.images, name, severity)))
+        accuracies[name] = [
+            measure(replace(images, images=corrupted(images.images, name, severity))).acc
             for severity in SEVERITIES
         ]
-        accuracies[name] = [each.acc for each in results]
-        aurocs[name] = [auroc(plain.confidence, each.predictions.confidence) for each in results]
         logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in accuracies[name])}")
-    return {
-        "mean_acc": mean(map(mean, accuracies.values())),
-        "acc_by_severity": accuracies,
-        "mean_auroc": mean(map(mean, aurocs.values())),
-        "auroc_by_severity": aurocs,
-    }
+    return {"mean_acc": mean(map(mean, accuracies.values())), "acc_by_severity": accuracies}
 
 
 def foreign(
@@ -312,15 +296,27 @@ def tag_measures(predictions: TagPredictions, classes: Sequence[str], thresholds
     return {"per_tag": per_tag, "at_thresholds": average_f1(counts)}
 
 
+def class_table(per_class: Sequence[Json]) -> str:
+    """Format one line per class: its name, accuracy and number of images."""
+    return by_name(per_class, lambda each: f"{each['recall']:7.2%} of {each['support']}")
+
+
 def tag_table(per_tag: Sequence[Json]) -> str:
-    """Format one line per tag, for the terminal."""
+    """Format one line per tag: its name, measures and number of images."""
     return by_name(
-        [each["name"] for each in per_tag],
-        [
+        per_tag,
+        lambda each: (
             f"average precision {each['average_precision']:7.2%}  "
             f"F1 {each['f1']:.3f} at {each['threshold']:.3f}  {each['support']:5d} images"
-            if each["support"]
-            else ""
-            for each in per_tag
-        ],
+        ),
+    )
+
+
+def by_name(rows: Sequence[Json], line: Callable[[Json], str]) -> str:
+    """Format the measures of each class or tag as a `line` after its name."""
+    names = [shortened(row["name"], CLASS_NAME) for row in rows]
+    width = max(map(len, names))
+    return "\n".join(
+        f"  {name:<{width}}  {line(row) if row['support'] else 'no images'}"
+        for name, row in zip(names, rows, strict=True)
     )

@@ -150,15 +150,3 @@ def deletion_orders(maps: Tensor) -> tuple[Tensor, Tensor]:
     marked = maps.flatten(1).argsort(dim=1, descending=True)
     generator = torch.Generator().manual_seed(0)
     return marked, torch.rand(marked.shape, generator=generator).argsort(dim=1)
-
-
-def patches_of_half(maps: Tensor) -> Tensor:
-    """Return the smallest share of patches that holds half of a map's sum: (N,R,C) → (N,).
-
-    A map of zeros counts as uniform.
-    """
-    values = maps.double().flatten(1)
-    total = values.sum(dim=1, keepdim=True)
-    shares = torch.where(total > 0, values / total.clamp(min=1e-300), 1 / values.shape[1])
-    half = shares.sort(dim=1, descending=True).values.cumsum(dim=1) < 0.5 - 1e-9
-    return (half.sum(dim=1) + 1) / values.shape[1]

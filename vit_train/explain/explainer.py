@@ -21,7 +21,6 @@ from vit_train.explain.attribution import (
     deletion_orders,
     even_distance,
     layer_index,
-    patches_of_half,
     pointing_hits,
     prediction_maps,
     principal_filters,
@@ -214,13 +213,12 @@ class Explainer:
         return max(1, round(DELETED * math.prod(self.model.grid)))
 
     def focus(self, images: Tensor) -> dict[str, float]:
-        """Measure how concentrated maps are, and how much predictions depend on marked patches.
+        """Measure how much the predictions for uint8 images (N,3,H,W) depend on marked patches.
 
-        For uint8 images (N,3,H,W), `patches_of_half` is the smallest share of patches that holds
-        half of a map's sum. `changed` is the share of predictions that change when the patches with
-        the largest values are deleted; `changed_at_random` is the share that change when as many
-        random patches are deleted. `deleted` is the share of patches that are deleted. `p_value`
-        compares `changed` and `changed_at_random` by McNemar's exact test.
+        `changed` is the share of predictions that change when the patches with the largest values
+        are deleted; `changed_at_random` is the share that change when as many random patches are
+        deleted. `deleted` is the share of patches that are deleted. `p_value` compares `changed`
+        and `changed_at_random` by McNemar's exact test.
         """
         predicted = self.probabilities(images).argmax(1)
         maps = self.maps(images, predicted, self.methods[0])
@@ -229,7 +227,6 @@ class Explainer:
         only_marked = int((marked & ~random).sum())
         return {
             "images": len(images),
-            "patches_of_half": patches_of_half(maps).mean().item(),
             "deleted": self.patch_count() / maps[0].numel(),
             "changed": 1 - marked.double().mean().item(),
             "changed_at_random": 1 - random.double().mean().item(),

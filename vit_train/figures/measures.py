@@ -1,11 +1,11 @@
 """Measures of a classifier's predictions, as numbers, figures and text."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from vit_train.base.text import CLASS_NAME, counted, shortened
+from vit_train.base.text import counted, shortened
 from vit_train.data.dataset import ImageSet
 from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
 from vit_train.figures.images import draw_mistakes
@@ -236,24 +236,3 @@ def result_line(result: Evaluation) -> str:
         return f"mAP {result.map:.2%} {interval}  {f1}  {line}"
     top5 = f"  top-5 {result.top5:.2%}" if result.predictions.classes > 5 else ""
     return f"top-1 {result.acc:.2%} {interval}  balanced {result.balanced_acc:.2%}{top5}  {line}"
-
-
-def class_table(result: Classification, classes: list[str]) -> str:
-    """Format one line per class: name, accuracy, bar, and number of correct images."""
-    counts = zip(result.per_class_correct, result.per_class_count, strict=True)
-    lines = (
-        f"{correct / count:7.2%}  {'█' * round(20 * correct / count):<20}  {correct:5d} of {count}"
-        if count
-        else ""
-        for correct, count in counts
-    )
-    return by_name(classes, lines)
-
-
-def by_name(classes: Sequence[str], lines: Iterable[str]) -> str:
-    """Format the line of each class or tag after its name; "" stands for one without images."""
-    names = [shortened(name, CLASS_NAME) for name in classes]
-    width = max(map(len, names))
-    return "\n".join(
-        f"  {name:<{width}}  {line or 'no images'}" for name, line in zip(names, lines, strict=True)
-    )
