@@ -21,9 +21,9 @@ from torch import Tensor
 
 from vit_train.config.tools import ExplainConfig
 from vit_train.data.splits import sample
-from vit_train.explain import demo
+from vit_train.explain import explain as demo
 from vit_train.explain.attribution import patch_maps, relevance, rollout
-from vit_train.explain.demo import require_supported, write_demo
+from vit_train.explain.explain import require_supported, write_demo
 from vit_train.model.patches import show_only
 from vit_train.model.vit import VisionTransformer
 from vit_train.trained.load import load
