@@ -138,7 +138,6 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
         by_class=[[{"name": NAMES[2], "recall": share} for share in (0.5, 0.25)]],
         share="recall",
         pictures=pictures,
-        curves=None,
     )
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]

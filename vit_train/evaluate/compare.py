@@ -19,7 +19,6 @@ from vit_train.evaluate.evaluate import (
     Evaluated,
     default_folder,
     display_name,
-    draw_curves,
     evaluate_loaded,
 )
 from vit_train.evaluate.predict import pair_cells, pair_columns
@@ -59,7 +58,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
 def write_comparison(
     folder: Path, runs: Mapping[str, Evaluated], settings: Sequence[Sequence[str]]
 ) -> None:
-    """Write results.json, report.html, the curves and, for classes, the differences."""
+    """Write results.json, report.html and, for classes, the differences."""
     first, *_ = runs.values()
     pairs = compare({name: run.result for name, run in runs.items()})
     verdicts = [verdict(pair) for pair in pairs]
@@ -73,7 +72,6 @@ def write_comparison(
         kind, share = "per_class", "recall"
         predictions = {name: run.result.predictions for name, run in runs.items()}
         pictures = write_differences(folder, predictions, first.images, first.meta.classes)
-    has_curves = all(run.run.get("curve") for run in runs.values())
     page = render(
         "evaluate",
         "comparison.html",
@@ -83,11 +81,9 @@ def write_comparison(
         by_class=class_rows_of([each[kind] for each in models], share),
         share=share,
         pictures=pictures,
-        curves=save(draw_curves(runs), folder / "curves.png") if has_curves else None,
     )
     write_text(folder / "report.html", page)
-    more = ", differences.csv, pictures" if pictures else ""
-    logger.info(f"written to {folder}/: report.html, results.json{more}")
+    logger.info(f"written to {folder}/: report.html, results.json")
 
 
 def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[Json, ...]]:

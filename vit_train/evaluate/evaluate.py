@@ -1,7 +1,7 @@
 """`vit-eval`: evaluate a checkpoint, and write its results."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -230,16 +230,9 @@ def pictures(
     encoder = encoder_of(trained.model)
     if encoder is not None and has_position_table(encoder):
         yield "positions", draw_positions(encoder)
-    if evaluated.run.get("curve"):
-        yield "curves", draw_curves({"this run": evaluated})
-
-
-def draw_curves(runs: Mapping[str, Evaluated]) -> Figure:
-    """Draw the loss and the main measure of runs, by name, whose curves are known."""
-    found = list(runs.values())
-    histories = [(name, [each.run["curve"]]) for name, each in runs.items()]
-    on = validated_on([each.content for each in found])
-    return curves(histories, found[0].result.scalars[:2], on)
+    if curve := evaluated.run.get("curve"):
+        measures = evaluated.result.scalars[:2]
+        yield "curves", curves([("this run", [curve])], measures, validated_on([content]))
 
 
 def display_name(checkpoint: Path) -> str:

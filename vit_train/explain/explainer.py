@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.log import logger
@@ -251,12 +250,6 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     return [f"true: {name or 'no tag'}" for name in names]
 
 
-def on_grid(values: Tensor, patches: Tensor, grid: Size) -> Tensor:
-    """Return maps (B,R,C) with `values` (B,V) at `patches` (B,V), and 0 elsewhere."""
-    zeros = values.new_zeros(len(values), math.prod(grid))
-    return zeros.scatter(1, patches, values).view(-1, *grid)
-
-
 def most_central(patches: Tensor, grid: Size) -> Tensor:
     """Return the patch nearest to the image's center among each image's patches: (B,M) → (B,)."""
     height, width = grid
@@ -266,16 +259,17 @@ def most_central(patches: Tensor, grid: Size) -> Tensor:
     return patches.gather(1, nearest).squeeze(1)
 
 
-def masked(images: Tensor, visible: Tensor, query: Tensor, grid: Size) -> Tensor:
+def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> Tensor:
     """Return uint8 images (B,3,H,W) with hidden patches in gray, and the patch `query` (B,) in red.
 
     `visible` (B,V) are the patches that stay visible.
     """
-    patches = torch.cat((visible, query.unsqueeze(1)), dim=1)
-    kinds = torch.tensor([1.0] * visible.shape[1] + [2.0]).expand(patches.shape)
-    kinds = F.interpolate(on_grid(kinds, patches, grid).unsqueeze(1), images.shape[2:])
+    is_seen, is_query = (
+        show_only(torch.ones(images.shape), patches, patch_size) > 0
+        for patches in (visible, query.unsqueeze(1))
+    )
     red, gray = torch.tensor([[200, 40, 40], [200] * 3], dtype=torch.uint8).view(2, 3, 1, 1)
-    return torch.where(kinds == 1, images, torch.where(kinds == 2, red, gray))
+    return torch.where(is_seen, images, torch.where(is_query, red, gray))
 
 
 @torch.no_grad()
@@ -313,10 +307,8 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     query = most_central(order[:, num_visible:], grid)
     numbers = torch.arange(len(images), device=query.device)
     # The visible patches are the last tokens; the other tokens have no place in the map.
-    maps = on_grid(weights[numbers, query - first_predicted, -num_visible:], visible, grid)
-    lines = [
-        [f"row {patch // grid[1] + 1}, column {patch % grid[1] + 1}"] for patch in query.tolist()
-    ]
-    shown = masked(images, visible.cpu(), query.cpu(), grid)
+    values = weights[numbers, query - first_predicted, -num_visible:]
+    maps = values.new_zeros(order.shape).scatter(1, visible, values).unflatten(1, grid)
+    shown = masked(images, visible.cpu(), query.cpu(), model.encoder.config.patch_size)
     legend = f"attention of the red patch to the visible patches, decoder layer {index + 1}"
-    return {"decoder": draw_maps(shown, maps, lines, legend)}
+    return {"decoder": draw_maps(shown, maps, [[]] * len(images), legend)}
