@@ -177,12 +177,10 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     assert found == (only_first, only_second, 20)
     named = "A (ema_decay=null)", "B (ema_decay=0.9)"
     assert f"Only {named[0]} is right on {only_first} image" in outcome.out
-    differing = [row["image"] for row in csv_rows("mine/differences.csv")]
-    assert differing == [x["image"] for x, y in pairs if x["predicted"] != y["predicted"]]
     page = Path("mine/report.html").read_text(encoding="utf-8")
     assert "train.ema_decay" in page and "McNemar" in page and 'src="data:image/png' in page
     assert f"{named[0]}: {chosen}" in page and f"{named[1]}: {chosen}" not in page
-    assert named[1] in page and "Training curves" in page
+    assert named[1] in page
     titles = "".join(f"<th>{cell}</th>" for cell in ("class", *named, "A − B"))
     difference = 100 * (only_first - only_second) / 2  # of the 2 images of each class
     by_class = re.findall(r"<td>([+-].+)</td></tr>", page[page.index(titles) :])

@@ -1,6 +1,5 @@
 """report.html, and two classifiers compared on the same images."""
 
-import csv
 import io
 import math
 import re
@@ -17,12 +16,11 @@ from PIL import Image
 from scipy.stats import binomtest
 from torchvision.transforms.functional import hflip
 
-from vit_train.base.text import csv_text, render
+from vit_train.base.text import render
 from vit_train.data.dataset import ImageSet
 from vit_train.evaluate.compare import (
     adjusted,
     compare,
-    differing_rows,
     draw_differences,
     require_same_images,
     verdict,
@@ -302,21 +300,6 @@ def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
     gains = np.array([1] * (a + 1) + [-1] * (b + 1) + [0] * (100 - a - b))
     half = Z * gains.std() / math.sqrt(len(gains))
     assert Paired(100, a, b).interval == pytest.approx((gains.mean() - half, gains.mean() + half))
-
-
-def test_only_images_with_different_predictions_are_listed() -> None:
-    three, names = [answers(seed) for seed in range(3)], [f"image {number}" for number in range(60)]
-    found = dict(zip(("A (x)", "B", "C"), three, strict=True))
-    rows = list(csv.DictReader(io.StringIO(csv_text(differing_rows(found, names, CLASSES)))))
-    said = np.stack([each.predicted for each in three])
-    expected = [i for i in range(60) if len(set(said[:, i].tolist())) > 1]
-    assert [row["image"] for row in rows] == [names[i] for i in expected]
-    for i, row in zip(expected, rows, strict=True):
-        assert row["true"] == CLASSES[three[0].labels[i]]
-        for letter, each in zip("ABC", three, strict=True):
-            assert row[f"predicted_{letter}"] == CLASSES[each.predicted[i]]
-            chance = float(row[f"probability_{letter}"])
-            assert chance == pytest.approx(each.confidence[i], abs=1e-6)
 
 
 def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:

@@ -1,6 +1,6 @@
 """`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, combinations
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.text import counted, csv_text, printable, render
+from vit_train.base.text import counted, printable, render
 from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.config.tools import EvalConfig
 from vit_train.data.dataset import ImageSet
@@ -21,7 +21,6 @@ from vit_train.evaluate.evaluate import (
     display_name,
     evaluate_loaded,
 )
-from vit_train.evaluate.predict import pair_cells, pair_columns
 from vit_train.evaluate.summaries import Json, distinguishing_keys, label_of, settings_of
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.images import captioned, draw_sheet, highest
@@ -58,20 +57,20 @@ def compare_checkpoints(config: EvalConfig) -> None:
 def write_comparison(
     folder: Path, runs: Mapping[str, Evaluated], settings: Sequence[Sequence[str]]
 ) -> None:
-    """Write results.json, report.html and, for classes, the differences."""
+    """Write results.json, report.html and, for classes, a picture of each pair of models."""
     first, *_ = runs.values()
+    has_tags = isinstance(first.result, Tagging)
     pairs = compare({name: run.result for name, run in runs.items()})
     verdicts = [verdict(pair) for pair in pairs]
     logger.info("\n".join(verdicts))
     models = [{"name": name, **run.content} for name, run in runs.items()]
     write_json(folder / "results.json", {"models": models, "pairs": pairs})
-    pictures: dict[str, bytes] = {}
-    if isinstance(first.result, Tagging):
-        kind, share = "per_tag", "average_precision"
-    else:
-        kind, share = "per_class", "recall"
-        predictions = {name: run.result.predictions for name, run in runs.items()}
-        pictures = write_differences(folder, predictions, first.images, first.meta.classes)
+    pictures = {}
+    for one, two in () if has_tags else combinations(runs, 2):
+        found = {name: runs[name].result.predictions for name in (one, two)}
+        figure = draw_differences(found, first.images, first.meta.classes)
+        pictures[f"{one} and {two}"] = save(figure, folder / f"{one[0]}-{two[0]}.png")
+    kind, share = ("per_tag", "average_precision") if has_tags else ("per_class", "recall")
     page = render(
         "evaluate",
         "comparison.html",
@@ -180,19 +179,6 @@ def in_figures(p: float) -> str:
     return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
 
 
-def write_differences(
-    folder: Path, found: Mapping[str, Predictions], images: ImageSet, classes: Sequence[str]
-) -> dict[str, bytes]:
-    """Write differences.csv, and a picture of each pair of models; return the pictures."""
-    rows = differing_rows(found, images.all_names.tolist(), classes)
-    write_text(folder / "differences.csv", csv_text(rows))
-    pictures = {}
-    for one, two in combinations(found, 2):
-        figure = draw_differences({one: found[one], two: found[two]}, images, classes)
-        pictures[f"{one} and {two}"] = save(figure, folder / f"{one[0]}-{two[0]}.png")
-    return pictures
-
-
 def draw_differences(
     found: dict[str, Predictions], images: ImageSet, classes: Sequence[str]
 ) -> Figure:
@@ -211,24 +197,6 @@ def draw_differences(
         title = f"Only {printable(name)} is right"
         sections[title] = captioned(images, answers, classes, chosen)
     return draw_sheet(sections)
-
-
-def differing_rows(
-    found: Mapping[str, Predictions], names: Sequence[object], classes: Sequence[str]
-) -> Iterator[list[str]]:
-    """Yield the rows of differences.csv: a header, then each image with different predictions.
-
-    The columns of a model have the first letter of its name.
-    """
-    first, *_ = found.values()
-    predicted = np.stack([each.predicted for each in found.values()])  # (models, N)
-    yield ["image", "true", *pair_columns(name[0] for name in found)]
-    for index in np.flatnonzero((predicted != predicted[0]).any(axis=0)).tolist():
-        pairs = (
-            (classes[each.predicted[index]], each.confidence[index]) for each in found.values()
-        )
-        true = printable(classes[first.labels[index]])
-        yield [printable(str(names[index])), true, *pair_cells(pairs)]
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
