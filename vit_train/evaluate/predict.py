@@ -136,7 +136,7 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
 def csv_line(path: Path, prediction: PredictionOrError, guesses: range) -> str:
     """Return a row of the CSV file; `guesses` are the places of the classes to list, from 1."""
     if isinstance(prediction, str):
-        cells = ["", "", *("" for _ in pair_columns(guesses)), prediction]
+        cells = [*[""] * (2 + 2 * len(guesses)), prediction]
     else:
         # Without guesses, the label has all names in `top`: one class, or any number of tags.
         chances = "|".join(f"{chance:.6f}" for _, chance in prediction.top)

@@ -98,9 +98,9 @@ class Measure:
         numbers = [each(values) for each, least in ((mean, 1), (stdev, 2)) if len(values) >= least]
         return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
 
-    def final(self, group: Group) -> list[float]:
-        """Return the test result of each run's final weights."""
-        return [run["test"]["final"][self.name] for run in group.runs]
+    def final(self, group: Group) -> str:
+        """Format the test results of the runs' final weights."""
+        return self.text([run["test"]["final"][self.name] for run in group.runs])
 
 
 ACCURACY = Measure("acc", "accuracy, %", "{} accuracy, {} (%)", 100, 2)
@@ -125,10 +125,10 @@ def common_measure(groups: Sequence[Group]) -> Measure:
     return first
 
 
-def interval(group: Group) -> tuple[float, float] | None:
+def interval(group: Group) -> str:
     """Return the 95 % interval of a run's test accuracy or mAP, or of a mean accuracy, in percent.
 
-    Return None for runs without either, for the mean mAP of several runs, and for several folds:
+    Return "" for runs without either, for the mean mAP of several runs, and for several folds:
     folds share most of their training images, so an interval from their standard deviation would be
     too narrow.
     """
@@ -139,11 +139,7 @@ def interval(group: Group) -> tuple[float, float] | None:
         found = final.get("map_interval_95", final.get("acc_interval_95"))
     elif accuracies and not group.folds:
         found = interval_of_mean(accuracies, int(min(group.values("test", "final", "count"))))
-    return found and (100 * found[0], 100 * found[1])
-
-
-def ends(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
+    return f"{100 * found[0]:.2f} to {100 * found[1]:.2f}" if found else ""
 
 
 def difference_cell(group: Group, baseline: Group | None, measure: Measure) -> str:
@@ -169,7 +165,7 @@ def difference_cell(group: Group, baseline: Group | None, measure: Measure) -> s
     return f"{text} ({low} to {high})"
 
 
-NOTE = """\
+DIFFERENCES = """\
 Differences are paired by seed. If an interval includes 0, the difference may
 be due to chance."""
 
@@ -184,8 +180,8 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     for group in groups:
         cells = (
             str(len(group.runs)),
-            measure.text(measure.final(group)),
-            ends(interval(group)),
+            measure.final(group),
+            interval(group),
             difference_cell(group, baseline, measure),
         )
         rows.append((*cells, printable(group.title)))
@@ -196,7 +192,7 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
         for *cells, title in zip(*filled, strict=True)
     ]
     if any("(" in row[3] for row in rows):
-        lines += ["", NOTE]
+        lines += ["", DIFFERENCES]
     return "\n".join(lines)
 
 
@@ -265,8 +261,8 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
-        title("test", "final weights"): measure.text(measure.final(group)),
-        "95 % interval": ends(interval(group)),
+        title("test", "final weights"): measure.final(group),
+        "95 % interval": interval(group),
         "difference (95 % interval)": difference_cell(group, baseline, measure),
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): best_val,

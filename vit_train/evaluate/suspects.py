@@ -27,10 +27,6 @@ from vit_train.trained.model import Trained
 
 # The number of images in the picture.
 MOST_DRAWN = 48
-# From docs/data.md, "Wrong labels".
-PRECISION_NOTE = (
-    "A part of these labels is right: in a test with CIFAR-10, 84 of 149 suspects had wrong labels"
-)
 
 
 def find_suspects(config: SuspectsConfig) -> None:
@@ -47,26 +43,25 @@ def find_suspects(config: SuspectsConfig) -> None:
             f"{', '.join(map(str, sorted(lacking)))} of {own[0].cv_folds}"
         )
     labels = images.labels.numpy()
-    names = images.all_names
     order, suggested = rank(labels, chances)
     classes = [printable(name) for name in runs[0].meta.classes]
     rows = [("image", "label", "suggested", "probability_label", "probability_suggested")]
     for index in order:
-        label = labels[index]
-        other = suggested[index]
-        shares = (f"{chances[index, each]:.6f}" for each in (label, other))
-        rows.append((printable(str(names[index])), classes[label], classes[other], *shares))
+        pair = labels[index], suggested[index]
+        shares = (f"{chances[index, each]:.6f}" for each in pair)
+        name = printable(str(images.all_names[index]))
+        rows.append((name, *(classes[each] for each in pair), *shares))
     answers = {"label": (labels, chances), "model": (suggested, chances)}
     shown = captioned(images, answers, classes, order[:MOST_DRAWN])
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "suspects.csv", csv_text(rows))
-    title = "Labels to check, the most suspicious first: a part of them is right"
-    save(draw_sheet({title: shown}), folder / "suspects.png")
+    save(draw_sheet({"Labels to check, the most suspicious first": shown}), folder / "suspects.png")
     lines = [f"{name}: labeled {label}, perhaps {other}" for name, label, other, *_ in rows[1:]]
-    found = counted(len(lines), "suspect")
+    found = f"{counted(len(lines), 'suspect')} among {counted(len(images), 'image')}"
     logger.info(
-        f"{found} among {counted(len(images), 'image')}:{bulleted(lines)}\n"
-        f"{PRECISION_NOTE}\nwritten to {folder}/: suspects.csv, suspects.png"
+        f"{found}:{bulleted(lines)}\n"
+        "A part of these labels is right: in a test with CIFAR-10, 84 of 149 suspects had wrong "
+        f"labels\nwritten to {folder}/: suspects.csv, suspects.png"
     )
 
 

@@ -113,11 +113,9 @@ def calibration_error(predictions: Predictions) -> float:
 
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence and, below it, the distribution of the confidence."""
-    count, confidence, accuracy = binned(predictions)
-    left = np.flatnonzero(count) / CONFIDENCE_BINS  # bins without images get no bars
-    confidence = confidence[count > 0]
-    accuracy = accuracy[count > 0]
-    count = count[count > 0]
+    filled = np.flatnonzero(binned(predictions)[0])  # bins without images get no bars
+    count, confidence, accuracy = (each[filled] for each in binned(predictions))
+    left = filled / CONFIDENCE_BINS
     place = {"width": 1 / CONFIDENCE_BINS, "align": "edge"}
     figure = Figure(figsize=(5.2, 5.8), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
