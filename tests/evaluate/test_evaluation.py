@@ -35,6 +35,7 @@ from vit_train.evaluate.measuring import (
     tag_measures,
 )
 from vit_train.evaluate.pages import evaluation_page
+from vit_train.evaluate.predict import tag_rows
 from vit_train.figures.measures import class_reports, result_dict
 from vit_train.loop.metrics import Classification, Evaluation, Paired, Predictions, Z
 from vit_train.loop.precision import Precision
@@ -223,6 +224,23 @@ def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
         assert f"{100 * chances[surest[0]]:.1f}&nbsp;%" in section
         word = "false positives" if kind == "wrong" else "false negatives"
         assert f"{word}: {len(own)} image" in section
+
+
+def test_a_row_has_an_images_true_tags_and_those_that_reach_their_thresholds() -> None:
+    found = TagPredictions(np.array([[True, False, True]]), np.array([[3.0, 2.0, -3.0]]))
+    per_tag = [{"name": name, "threshold": 0.5} for name in ("a", "b", "c")]
+    _, row = tag_rows(found, ["x.png"], per_tag)
+    assert row == ["x.png", "a|c", "a|b", "0.952574", "0.880797", "0.047426"]
+
+
+def test_the_model_with_the_higher_map_wins_in_each_sample_of_images() -> None:
+    truth = np.random.default_rng(0).random((80, 3)) < 0.5
+    right, wrong = (Tagging.of(TagPredictions(truth, sign * (truth - 0.5))) for sign in (1, -1))
+    (pair,) = compare({"A": right, "B": wrong})
+    assert pair["difference"] == pytest.approx(right.map - wrong.map) and pair["images"] == 80
+    low, high = pair["interval_95"]
+    assert 0 < low < pair["difference"] < high
+    assert "The mAP of A minus that of B is +" in verdict(pair) and "significant" in verdict(pair)
 
 
 @pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])

@@ -24,13 +24,13 @@ from vit_train.model.vit import VisionTransformer
 def test_rollout_of_a_case_computed_by_hand() -> None:
     """Token 0 looks at 1 in layer 1, and in layer 2 at 1 with one head and at itself with another.
 
-    Layer 1: ½ (A + I) = [[½ ½] [0 1]]. Layer 2, heads averaged: [[¾ ¼] [0 1]]. Their product is
-    [[⅜ ⅜+¼] [0 1]].
+    Token 1 looks at itself in layer 1, and at 0 in layer 2. Layer 1: ½ (A + I) = [[½ ½] [0 1]].
+    Layer 2, heads averaged: [[¾ ¼] [½ ½]]. The second times the first is [[⅜ ⅝] [¼ ¾]].
     """
     first = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-    itself = torch.eye(2)
-    layers = [torch.stack([first, first])[None], torch.stack([first, itself])[None]]
-    assert rollout(layers)[0].tolist() == [[0.375, 0.625], [0.0, 1.0]]
+    second = torch.tensor([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]])
+    layers = [torch.stack([first, first])[None], second[None]]
+    assert rollout(layers)[0].tolist() == [[0.375, 0.625], [0.25, 0.75]]
 
 
 def test_what_is_classified_is_the_class_token_or_the_mean_of_the_others() -> None:

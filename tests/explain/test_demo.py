@@ -49,7 +49,7 @@ def test_the_page_needs_no_network_and_no_name_is_markup(
     every = demo.evaluated_images(ExplainConfig("run").data, "test", meta)[0].images
     found = demo.evaluated_images(ExplainConfig("run").data, "test", meta, 12)
     monkeypatch.setattr(demo, "evaluated_images", lambda *what: found)
-    hostile = Trained(model, replace(meta, classes=HOSTILE))
+    hostile = Trained(model, replace(meta, classes=HOSTILE, temperature=1.5))
     path = tmp_path / "made/page.html"
     write_demo(hostile, ExplainConfig("run"), path)
     page = path.read_text(encoding="utf-8")
@@ -57,9 +57,10 @@ def test_the_page_needs_no_network_and_no_name_is_markup(
     assert not re.search(r"https?:|\b(?:src|href)=|@import|url\((?!\$)", page)
     assert "default-src 'none'" in page and not re.search(r"[^\n -~×▶❚’·−σ∂πΦφ…→x̂]", page)
     (content,) = re.findall(r'id="model">(.*?)</script>', page)
-    assert json.loads(content)["classes"][0] == HOSTILE[0]
-    assert json.loads(content)["classes"][2] == "\"'&\\u2028\\x1b[1m{{ 7*7 }}"
-    assert json.loads(content)["labels"] == sample(every, 12).labels.tolist()
+    said = json.loads(content)
+    assert said["classes"][0] == HOSTILE[0] and said["temperature"] == 1.5
+    assert said["classes"][2] == "\"'&\\u2028\\x1b[1m{{ 7*7 }}"
+    assert said["labels"] == sample(every, 12).labels.tolist()
 
 
 @pytest.mark.parametrize(

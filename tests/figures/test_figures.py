@@ -39,7 +39,7 @@ from vit_train.figures.images import (
     draw_maps,
     draw_sheet,
     image_grid,
-    side_by_side,
+    name_line,
 )
 
 PACKAGE = Path(vit_train.__file__).parents[1]
@@ -166,6 +166,12 @@ def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
     assert [to_hex(line.get_color()) for line in legend.get_lines()] == PALETTE[:2]
 
 
+def test_accuracies_and_map_are_drawn_in_percent() -> None:
+    run = [row(1000, train_map=0.25), row(2000, train_map=0.5)]
+    (axis,) = curves([("one", [run])], ("map",), "validation").axes
+    assert list(axis.lines[0].get_ydata()) == [25, 50] and axis.get_ylabel() == "mAP, %"
+
+
 def test_long_labels_continue_on_a_second_line() -> None:
     settings = "patch_size=8, depth=2, class_weights=null, root=pics, positions="
     names = [settings + end for end in ("learned", "rotary_2d")]
@@ -208,7 +214,7 @@ class Looking:
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         maps = torch.zeros(len(images), 4, 4)
-        maps[:, 3, 3] = 0.1
+        maps[:, 3, 3] = torch.arange(len(images)) + 0.1  # each map has its own highest value
         return [images, maps]
 
 
@@ -236,14 +242,6 @@ def test_a_map_lies_over_its_image_in_the_colors_of_the_scale_below() -> None:
     assert np.abs(pixels[90, 90] - (0.8 * highest + 0.2 * 20)).max() < 1
     scale = axes.images[-1]
     assert scale.get_cmap().name == HEAT and scale.get_array().shape == (1, 256)
-
-
-def test_pictures_are_joined_unchanged() -> None:
-    generator = torch.Generator().manual_seed(0)
-    one, two = torch.randint(256, (2, 5, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    both = side_by_side([one, two])
-    assert torch.equal(both[..., :32], one) and torch.equal(both[..., -32:], two)
-    assert both.shape == (5, 3, 32, 65) and (both[..., 32] == 255).all()
 
 
 def test_filters_are_scaled_around_gray_with_their_shares_below() -> None:
