@@ -86,9 +86,9 @@ def write_comparison(
 
 
 def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[Json, ...]]:
-    """Return the results for each class that has images, one of each model.
+    """Return a row for each class that has images, with the result of each model.
 
-    With two models, those that differ most in the measure `share` come first.
+    For two models, the classes whose measure `share` differs most come first.
     """
     rows = [row for row in zip(*models, strict=True) if row[0]["support"]]
     if len(models) == 2:
@@ -97,10 +97,10 @@ def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[Js
 
 
 def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:
-    """Return the models, with images that any of them has seen marked as seen by all of them.
+    """Mark the images that any of the models has seen as seen by all of them.
 
-    These images are left out of the comparison. If the models' image sizes differ, or if it is not
-    known which images a model has seen, return the models unchanged.
+    These images are then left out of the comparison. If the models' image sizes differ, or if it is
+    not known which images a model has seen, return the models unchanged.
     """
     shapes = {trained.meta.image_shape for trained in models}
     known = [each.meta.seen for each in models if each.meta.seen is not None]
@@ -184,9 +184,9 @@ def draw_differences(
 ) -> Figure:
     """Draw the images that only one of two models classifies correctly.
 
-    Each model has a section of the images that only it classifies correctly, sorted by the other
-    model's loss, highest first. Below each image are both predictions, marked by the first letters
-    of the models' names, and its file if it has one.
+    Each model has a section with the images that only it classifies correctly, those with the
+    other model's highest losses first. Below each image are both predictions, marked by the first
+    letters of the models' names, and the image's file if it has one.
     """
     answers = {
         name[0]: (each.predicted, np.exp(each.log_probabilities)) for name, each in found.items()

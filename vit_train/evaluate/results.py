@@ -30,9 +30,9 @@ def gather_results(
 ) -> tuple[str, Path]:
     """Write results.md, results.csv and, if every run has a metrics.csv, curves.png into a folder.
 
-    Return a table for the terminal, and the folder. Without `out`, the folder is the one that
-    `folder_beside` returns. Groups are compared with the group that has the settings `baseline`,
-    by default with the first group.
+    Return a table for the terminal, and the folder, by default the one that `folder_beside`
+    returns. Compare groups with the group that has the settings `baseline`, by default with the
+    first group.
     """
     groups = read_groups(paths)
     first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None

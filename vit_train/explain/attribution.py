@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.config.fields import Size
@@ -54,8 +55,8 @@ def patch_maps(matrix: Tensor, grid: Size, has_class: bool, registers: int = 0) 
     """Return a map over the grid of patches for each matrix between tokens: (B,T,T) → (B,R,C).
 
     A map is the class token's row of the matrix. Without a class token, it is the mean of the
-    patches' rows, with zeros on the diagonal. The columns of the class token and the `registers`
-    after it are left out.
+    patches' rows, with zeros on the diagonal. The class token and the `registers` after it have no
+    place in the map.
     """
     if has_class:
         row = matrix[:, 0, 1 + registers :]
@@ -75,7 +76,7 @@ def attention_distances(weights: Tensor, grid: Size, prefix: int, patch_size: in
     """
     patches = weights[:, :, prefix:, prefix:]
     along = (torch.arange(side, dtype=weights.dtype, device=weights.device) for side in grid)
-    places = torch.stack(torch.meshgrid(*along, indexing="ij"), dim=-1).flatten(0, 1)
+    places = torch.cartesian_prod(*along)
     distance = torch.cdist(places, places) * patch_size  # (N,N)
     shares = patches / patches.sum(dim=-1, keepdim=True).clamp(min=1e-12)
     return (shares * distance).sum(dim=-1).mean(dim=(0, 2))
@@ -136,7 +137,7 @@ def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     that a random patch hits.
     """
     rows, columns = maps.shape[1:]
-    covered = masks.unflatten(1, (rows, -1)).unflatten(3, (columns, -1)).double().mean(dim=(2, 4))
+    covered = F.adaptive_avg_pool2d(masks.double(), (rows, columns))
     on_object = (covered > 0.5).flatten(1)  # (N,R·C)
     highest = maps.flatten(1).argmax(dim=1, keepdim=True)
     return on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1)

@@ -54,9 +54,9 @@ NAME_LENGTH = 30
 class Explainer:
     """Explains the predictions of a model by one method or, with method="all", by all methods.
 
-    `layer` is used only by method="attention" and "all"; it counts from 1 or, if negative, from the
-    end. `target` is the class to explain; None means each image's predicted class. `precision` is
-    used for the predictions; None means the model's own precision.
+    `layer` is the layer to draw for method="attention" and "all". It counts from 1 or, if negative,
+    from the end. `target` is the class to explain, by default each image's predicted class. The
+    predictions are made in `precision`, by default the model's own.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Explainer:
     ) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,H,W), the heads' attention distances and the filters.
 
-        If `shown` is given, draw the maps over it: the same images at another size.
+        `shown` are the same images at another size, over which the maps are drawn.
         """
         even = even_distance(self.model.grid, self.model.config.patch_size)
         found = {
@@ -112,7 +112,7 @@ class Explainer:
     ) -> Figure:
         """Draw uint8 images (N,3,H,W) with their maps.
 
-        If `shown` is given, draw it instead: the same images at another size. Below each image are
+        `shown` are the same images at another size, which are drawn instead. Below each image are
         its title, such as the true class, and the predicted and explained classes with their
         probabilities.
         """
@@ -276,9 +276,9 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
 def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
     """Draw uint8 images (N,3,H,W) with a decoder's attention from one hidden patch.
 
-    The hidden patch is the one nearest to the center. `layer` is counted from 1 or, if negative,
-    from the end. Raise ValueError if the decoder does not have this layer, or if the decoder has no
-    visible patches (task.given_rows=0).
+    The hidden patch is the one nearest to the center. `layer` counts from 1 or, if negative, from
+    the end. Raise ValueError if the decoder does not have this layer, or if no patch is visible
+    (task.given_rows=0).
     """
     model, meta = trained
     assert isinstance(model, EncoderDecoder)

@@ -1,4 +1,4 @@
-"""Sheets of labeled images, and of a classifier's mistakes."""
+"""Sheets of labeled images, heat maps, attention, filters and position embeddings."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Measures of a classifier's predictions, as numbers, figures and text."""
+"""A classifier's measures as numbers and figures, and the results of any task as text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -211,9 +211,9 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 def figures(
     result: Evaluation, images: ImageSet, classes: Sequence[str]
 ) -> Iterator[tuple[str, Figure]]:
-    """For a classifier, yield (name, figure) for each of FIGURES and for a sheet of mistakes.
+    """Yield (name, figure) for each of FIGURES and for a sheet of mistakes, for classifiers only.
 
-    `images` are those that were evaluated. For other models, yield nothing.
+    `images` are those that were evaluated.
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():
