@@ -54,7 +54,10 @@ def test_each_class_has_its_own_accuracy() -> None:
     shares = {"cat": (0.25, 1200), "snake": (0.875, 800), "none": (0.0, 0)}
     rows = [{"name": name, "recall": each[0], "support": each[1]} for name, each in shares.items()]
     lines = [line.split() for line in class_table(rows).splitlines()]
-    counts = [["cat", "25.00%", "of", "1200"], ["snake", "87.50%", "of", "800"]]
+    counts = [
+        ["cat", "25.00%", "of", "1,200", "images"],
+        ["snake", "87.50%", "of", "800", "images"],
+    ]
     assert lines == [*counts, ["none", "no", "images"]]
 
 

@@ -298,7 +298,9 @@ def tag_measures(predictions: TagPredictions, classes: Sequence[str], thresholds
 
 def class_table(per_class: Sequence[Json]) -> str:
     """Format one line per class: its name, accuracy and number of images."""
-    return by_name(per_class, lambda each: f"{each['recall']:7.2%} of {each['support']}")
+    return by_name(
+        per_class, lambda each: f"{each['recall']:7.2%} of {counted(each['support'], 'image')}"
+    )
 
 
 def tag_table(per_tag: Sequence[Json]) -> str:
