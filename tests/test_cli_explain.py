@@ -104,7 +104,7 @@ def test_only_visible_patches_are_shown_and_the_most_central_hidden_one_is_red()
             color = [0] * 3
         assert shown[image, :, patch].tolist() == color
     assert most_central(torch.tensor([[0, 8, 5], [3, 2, 4]]), (3, 3)).tolist() == [5, 4]
-    assert most_central(torch.tensor([[0, 4, 7, 9]]), (2, 5)).tolist() == [7]
+    assert most_central(torch.tensor([[0, 4, 9, 7]]), (2, 5)).tolist() == [7]
 
 
 def test_relevance_is_attention_times_the_gradient_of_the_logit(small_run: SmallRun) -> None:

@@ -52,7 +52,7 @@ def test_a_result_is_said_with_its_interval() -> None:
 
 def test_each_class_has_its_own_accuracy() -> None:
     shares = {"cat": (0.25, 1200), "snake": (0.875, 800), "none": (0.0, 0)}
-    rows = [{"name": name, "recall": each[0], "support": each[1]} for name, each in shares.items()]
+    rows = [{"name": name, "recall": a, "support": b} for name, (a, b) in shares.items()]
     lines = [line.split() for line in class_table(rows).splitlines()]
     counts = [
         ["cat", "25.00%", "of", "1,200", "images"],
