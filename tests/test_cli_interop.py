@@ -174,11 +174,11 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "DINOv3 of timm": (
         *(STATE | {"blocks.0.gamma_1": ONE}, None),
-        "do not exist in this program's Vision Transformer: blocks.0.gamma_1",
+        "not supported: the rotary positions of timm's EVA and DINOv3 models",
     ),
     "a gated MLP": (
         *(STATE | {"blocks.0.mlp.fc2.weight": torch.ones(16, 32)}, None),
-        "size mismatch for blocks.0.mlp.fc2.weight",
+        "not supported: a SwiGLU MLP",
     ),
     "parallel branches": (
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),

@@ -39,7 +39,6 @@ from vit_train.figures.images import (
     draw_maps,
     draw_sheet,
     image_grid,
-    name_line,
 )
 
 PACKAGE = Path(vit_train.__file__).parents[1]

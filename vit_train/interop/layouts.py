@@ -4,7 +4,7 @@ The libraries are timm, torchvision, Hugging Face and vit-pytorch.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -29,6 +29,15 @@ from vit_train.model.positions import Weights
 
 # The initial factors of LayerScale, if none are loaded.
 LAYER_SCALE = 1e-5
+
+# Parts of other models, by pieces of the names of their weights.
+OTHER_PARTS = {
+    "dist_token": "a distillation token",
+    "distillation_token": "a distillation token",
+    ".gamma_1": "the rotary positions of timm's EVA and DINOv3 models",
+    ".mlp.up_proj.": "the rotary positions of DINOv3",
+    ".mlp.weights_in.": "a gated MLP (SwiGLU) with its halves in another order",
+}
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Layout:
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
                 "it has weights that do not exist in this program's Vision Transformer: "
-                f"{', '.join(name[:80] for name in odd[:3])}"
+                f"{', '.join(name[:80] for name in odd[:3])}{part_of(odd)}"
             )
         return ours, settings, list(theirs)
 
@@ -112,19 +121,28 @@ class Layout:
         ]
 
 
+def part_of(names: Collection[str]) -> str:
+    """Return which part of another model has weights with these names, if it is known, or ""."""
+    parts = (part for piece, part in OTHER_PARTS.items() if any(piece in name for name in names))
+    return next((f"; not supported: {part}" for part in parts), "")
+
+
 def settings_shown(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the `model` settings that follow from the names and shapes of the weights.
 
     Raise LookupError if a weight that shows a setting is missing or has too few dimensions.
     """
     patches = state["patch_embed.proj.weight"]
+    hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
+    if 2 * state["blocks.0.mlp.fc2.weight"].shape[-1] == hidden:
+        raise Refused("not supported: a SwiGLU MLP whose gate and value halves are swapped")
     head = "token_mlp" if "pre_head.0.weight" in state else "token"
     pooled = "gap_norm" if "fc_norm.weight" in state else "gap"
     return {
         "patch_size": patches.shape[3],
         "embed_dim": patches.shape[0],
         "depth": sum(key.endswith(".attn.qkv.weight") for key in state),
-        "mlp_dim": state["blocks.0.mlp.fc1.weight"].shape[0],
+        "mlp_dim": hidden,
         "stem": "normed_patches" if "patch_embed.norm_in.weight" in state else "patches",
         "qk_norm": "blocks.0.attn.q_norm.weight" in state,
         "layer_scale": LAYER_SCALE if "blocks.0.ls1.gamma" in state else None,

@@ -42,6 +42,7 @@ from vit_train.run.saver import CheckpointManager
 from vit_train.run.start import Run
 from vit_train.run.terminal import (
     Terminal,
+    hint,
     next_steps,
     opening,
     result_lines,
@@ -204,6 +205,9 @@ class RunFolder(RunFiles):
         self.flush()
         origin = self.earlier.words(self.run.config) if self.earlier else self.run.origin
         logger.info(opening(self.run, self.path, origin))
+        advice = hint(self.requested, self.run, self.command)
+        if advice and own_state is None and self.launch.chosen:  # else not from the command line
+            logger.info(advice)
         warn_of_uneven_classes(self.run)
 
     def shown(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:

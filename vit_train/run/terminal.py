@@ -13,7 +13,9 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted
-from vit_train.config.run import FEW_STEPS, few_steps_note
+from vit_train.config.data import FolderConfig
+from vit_train.config.model import ViTConfig
+from vit_train.config.run import CONTINUED, FEW_STEPS, TrainConfig, few_steps_note
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.figures.measures import result_line
 from vit_train.loop.metrics import Evaluation, is_uneven
@@ -116,6 +118,29 @@ def opening(run: Run, path: Path, origin: str) -> str:
         )
         for label, line in lines.items()
         if line
+    )
+
+
+def hint(requested: TrainConfig, run: Run, command: str) -> str:
+    """Return commands that may suit a folder of images better; "" if there are none.
+
+    `command` is the run's own. The hint is for a user who left the weights, the model and the image
+    size at their defaults.
+    """
+    data = requested.data
+    starts = [requested.init_from, *(getattr(requested, each) for each in CONTINUED)]
+    if (
+        not isinstance(data, FolderConfig)
+        or data.image_size is not None
+        or requested.model != ViTConfig()
+        or any(starts)
+        or not run.task.needs_labels
+    ):
+        return ""
+    return (
+        f"{'hint':<{MARGIN}}few images: start from pretrained weights\n{' ' * MARGIN}  "
+        f"{command} init_from=builtin:cifar10\n{' ' * MARGIN}many images: use larger patches, "
+        f"which train faster\n{' ' * MARGIN}  {command} model.patch_size={2 * ViTConfig.patch_size}"
     )
 
 
