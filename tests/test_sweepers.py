@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from test_resume import varied
 
 from vit_train.base.reading import read_json
 from vit_train.commands import train
+from vit_train.commands.rerun import begun_run
+from vit_train.config.data import DATA_CONFIGS
+from vit_train.config.run import TrainConfig, with_defaults
 from vit_train.evaluate import differences
-from vit_train.trained.folder import Outcome
+from vit_train.trained.folder import CONFIG, REQUESTED, Outcome
 
 
 def composed(run: Run, *arguments: str) -> dict:
@@ -226,3 +230,16 @@ def test_seeds_are_added_until_two_settings_differ(
     run.fails("leave out hydra/launcher=", "vit-train", *sweep, words[0], "hydra/launcher=basic")
     folds = ["data.cv_folds=2", "data.cv_fold=0,1"]  # not seeds: they share training images
     run.fails("but this sweep has 4", "vit-train", *sweep, words[0], *folds)
+
+
+@pytest.mark.parametrize(("source", "is_same"), [("folder", False), ("cifar10", True)])
+def test_a_run_is_the_same_wherever_a_published_data_set_lies(
+    tmp_path: Path, source: str, is_same: bool
+) -> None:
+    """Another folder of one's own holds other images."""
+    here, there = (
+        with_defaults(TrainConfig(data=DATA_CONFIGS[source](root=root))) for root in ("a", "b")
+    )
+    for name in (REQUESTED, CONFIG):
+        (tmp_path / name).write_text(yaml.safe_dump(asdict(here)), encoding="utf-8")
+    assert (begun_run([tmp_path], there) is not None) == is_same

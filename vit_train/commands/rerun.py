@@ -6,6 +6,7 @@ With `config=`, the command line may change any of the settings; with `resume=`,
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vit_train.config.run import (
     TrainConfig,
     as_saved,
     declared,
+    declared_by,
     default_settings,
     from_checkpoint,
     keys_of,
@@ -44,13 +46,13 @@ def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, Tr
     Also return the settings with which to resume it. Settings that alter nothing may differ; those
     of `requested` are used. Return None if there is no such run.
     """
-    alters = {key: each.get("alters", "results") for key, each in declared().items()}
     wanted = values(requested)
+    known = declared_by(asdict(requested))
     for folder in folders:
         with suppress(ValueError):  # damaged, of another version, or of another model
             begun = values(from_checkpoint(requested_settings(folder)))
             differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
-            if all(alters.get(key) == "nothing" for key in differing):
+            if all(known[key].get("alters") == "nothing" for key in differing):
                 config = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
                 return folder, with_settings(config, {key: wanted[key] for key in differing})
     return None

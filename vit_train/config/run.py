@@ -205,6 +205,18 @@ def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, 
     return found
 
 
+def declared_by(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what is `declared` for the choices in a run's settings.
+
+    For example, data.root alters nothing for CIFAR-10, whose images are the same in every folder.
+    """
+    found = declared()
+    for group, classes in CHOSEN_BY_NAME.items():
+        if choice := classes.get(choice_of(config, group)):
+            found |= declared(choice, f"{group}.")
+    return found
+
+
 def may_change(key: str, argument: str, known: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
 

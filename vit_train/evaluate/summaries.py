@@ -9,7 +9,7 @@ from typing import Any
 from vit_train.base.log import logger
 from vit_train.base.reading import Refused, flatten, read_json
 from vit_train.base.text import printable, shortened
-from vit_train.config.run import as_saved, declared, default_settings, without_retired
+from vit_train.config.run import as_saved, declared_by, default_settings, without_retired
 from vit_train.trained.folder import SUMMARY, resume_command
 
 # An object of a JSON file, such as a run's summary.
@@ -227,7 +227,7 @@ def settings_of(summary: Json) -> Json:
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
         settings["extend"] = f"{earlier['epochs']} epochs{of}"
-    says = declared()
+    says = declared_by(config)
     known = {
         key: value
         for key, value in settings.items()
