@@ -116,9 +116,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
         f"{data.title}, {config.split}: {result_line(result)}"
     )
-    # Validation images that are not themselves evaluated choose the thresholds.
-    held_out = config.split != "val" and meta.config.data.val == "split" and meta.task.needs_labels
-    validation = measured(val).predictions if val and held_out else None
+    validation = measured(val).predictions if val and may_calibrate(config, meta) else None
     content = facts(config, data, meta, precision)
     content |= measures(result, validation, config.split, meta)
     if validation is not None and asked is None:
@@ -138,6 +136,12 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     evaluated = Evaluated(meta, images, result, content, run_of(meta.path))
     write(folder, evaluated, pictures(evaluated, trained, explainer))
     return evaluated
+
+
+def may_calibrate(config: EvalConfig, meta: Meta) -> bool:
+    """Return True if validation images are not evaluated, so that they may choose thresholds."""
+    held_out = config.split != "val" and meta.config.data.val == "split"
+    return held_out and meta.task.needs_labels
 
 
 def run_of(checkpoint: Path) -> Json:

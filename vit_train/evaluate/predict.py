@@ -48,14 +48,8 @@ def predict_images(config: PredictConfig) -> None:
     failures: list[str] = []
     unsure = 0
     width = min(PATH_WIDTH, max(len(printable(str(path))) for path in paths))
-    last = min(config.topk, len(meta.classes)) if meta.task.one_class else 0
-    guesses = range(2 if config.abstain is None else 1, last + 1)
     out = Path(config.out or os.devnull)
-    header = ""
-    line_of: Callable[[Path, PredictionOrError], str] = json_line
-    if out.suffix != ".jsonl":
-        header = csv_text([["image", "predicted", "probability", *pair_columns(guesses), "error"]])
-        line_of = partial(csv_line, guesses=guesses)
+    header, line_of = file_format(config, meta)
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) if config.out else out.open("wb") as file:
         file.write(header.encode())
@@ -65,12 +59,24 @@ def predict_images(config: PredictConfig) -> None:
             elif prediction.probability < threshold:
                 prediction = replace(prediction, label="")
                 unsure += 1
-            file.write(line_of(path, prediction).encode())
             if config.out is None or number < LINES:
                 logger.info(terminal_line(path, prediction, width))
+            file.write(line_of(path, prediction).encode())
     warn(marks)
     report(config, len(paths), failures, unsure, threshold)
     logger.info(calibration_line(config.ckpt, meta))
+
+
+def file_format(
+    config: PredictConfig, meta: Meta
+) -> tuple[str, Callable[[Path, PredictionOrError], str]]:
+    """Return the header of the file `config.out`, and the function that formats a line of it."""
+    if config.out is None or Path(config.out).suffix == ".jsonl":
+        return "", json_line
+    last = min(config.topk, len(meta.classes)) if meta.task.one_class else 0
+    guesses = range(2 if config.abstain is None else 1, last + 1)
+    header = csv_text([["image", "predicted", "probability", *pair_columns(guesses), "error"]])
+    return header, partial(csv_line, guesses=guesses)
 
 
 def report(
