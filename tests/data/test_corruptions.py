@@ -32,12 +32,12 @@ def photos(size: int = 32) -> Tensor:
 
 
 def test_robustness_measures_each_corruption_at_each_severity() -> None:
-    plain, images = SimpleNamespace(confidence=np.zeros(1)), ImageSet(photos(), torch.zeros(20))
+    images = ImageSet(photos(), torch.zeros(20))
 
     def level(each: ImageSet) -> SimpleNamespace:
-        return SimpleNamespace(acc=each.images.double().mean().item(), predictions=plain)
+        return SimpleNamespace(acc=each.images.double().mean().item())
 
-    found = robustness(level, images, plain)["acc_by_severity"]  # type: ignore[arg-type]
+    found = robustness(level, images)["acc_by_severity"]  # type: ignore[arg-type]
     assert found == {
         name: [corrupted(photos(), name, each).double().mean().item() for each in SEVERITIES]
         for name in CORRUPTIONS
