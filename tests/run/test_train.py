@@ -4,8 +4,7 @@ import logging
 import textwrap
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import count as counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ import vit_train
 from vit_train.base import log
 from vit_train.base import machine as limits
 from vit_train.base.reading import read_json
-from vit_train.config.data import ShapesConfig
+from vit_train.config.data import DATA_CONFIGS, ShapesConfig
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import TrainConfig, with_defaults, with_settings
 from vit_train.config.tasks import ClassifyConfig, ReconstructConfig, TaskConfig
@@ -162,6 +161,12 @@ def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
     assert outcome.score == best["acc"]  # which a sweeper gets
 
 
+@dataclass
+class FewShapes(ShapesConfig):
+    train_images: int = 300
+    test_images: int = 10
+
+
 def test_training_in_python_is_as_the_package_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,8 +177,7 @@ def test_training_in_python_is_as_the_package_says(
     # Time is up after the first step.
     monkeypatch.setattr("vit_train.run.train.math", SimpleNamespace(inf=0.0))
     with monkeypatch.context() as patch:
-        few = partial(ShapesConfig, train_images=300, test_images=10)
-        patch.setattr("vit_train.config.run.ShapesConfig", few)
+        patch.setitem(DATA_CONFIGS, "shapes", FewShapes)
         exec(textwrap.dedent(example))
     for text in (
         capsys.readouterr().out,

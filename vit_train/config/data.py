@@ -340,7 +340,7 @@ class ShapesConfig(DataConfig):
             raise ValueError(f"data.image_size={size} must be one number of at least 16 for shapes")
 
 
-# All choices of data=.
+# All choices of data=; as in the other groups, the first is the default in Python.
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "shapes": ShapesConfig,
     "cifar10": Cifar10Config,

@@ -152,8 +152,8 @@ class TrainConfig(Settings):
 def with_defaults(config: TrainConfig) -> TrainConfig:
     """Fill in the groups that a config made in Python leaves unset.
 
-    The defaults are a Vision Transformer that classifies generated shapes, trained with AdamW. Data
-    sources without download URLs get those of their presets.
+    The default of a group is its first class: a Vision Transformer that classifies generated
+    shapes, trained with AdamW. Data sources without download URLs get those of their presets.
     """
     for group, classes in CHOSEN_BY_NAME.items():
         if getattr(config, group).name == MISSING:

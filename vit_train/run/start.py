@@ -12,7 +12,7 @@ from torch import nn
 from vit_train.base.log import logger
 from vit_train.base.machine import memory_bytes
 from vit_train.config.data import IMAGES, FolderConfig
-from vit_train.config.fields import chosen
+from vit_train.config.fields import chosen, sides
 from vit_train.config.model import (
     ModelConfig,
     ViTConfig,
@@ -31,6 +31,7 @@ from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.model.build import attention_gradient_bytes
 from vit_train.model.cnn import FastCnn
+from vit_train.model.patches import require_whole_patches
 from vit_train.run.data import (
     RunData,
     divide_images,
@@ -123,6 +124,8 @@ def resolve(
     config = with_pretrained(requested, pretrained)
 
     torch.manual_seed(config.seed)
+    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
+        require_whole_patches(config.model.patch_size, sides(config.data.image_size))
     dataset = load_dataset(config.data)
     config = replace(config, data=replace(config.data, **dataset.settings))
     task = make_task(config.task, config.model, dataset.image_shape, len(dataset.classes))
