@@ -61,11 +61,11 @@ repeated         vit-train config=@shapes seed=1 hydra.run.dir=NAME
 sweep            SWEEP SHAPES VIT model.positions=learned,rotary_2d
 folds            SWEEP PHOTOS VIT data.cv_folds=2 data.cv_fold=0,1
 processes        TWICE TRAIN SHAPES VIT
-evaluate         vit-eval ckpt=@shapes tta=flip robustness=true foreign=photos
+evaluate         vit-eval ckpt=@shapes tta=flip robustness=true foreign=photos out=evaluate
 evaluate_ema     vit-eval ckpt=@everything split=val weights=ema data.image_size=40
 evaluate_tags    vit-eval ckpt=@tags
 evaluate_masked  vit-eval ckpt=@masked
-compare          vit-eval ckpt=[@shapes,@cnn]
+compare          vit-eval ckpt=[@shapes,@cnn] out=compare
 suspects         vit-suspects runs=@folds
 predict          vit-predict ckpt=@shapes images=photos out=predictions.csv
 predict_tags     vit-predict ckpt=@tags images=photos out=tags.jsonl

@@ -43,8 +43,8 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     maps = explainer.maps(part.images, predicted, method)
     hits, _ = pointing_hits(maps, part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
-    without = f"{method}, predictions of 30 images kept without 6 of 64 patches: "
-    kept = re.search(rf"{without}([\d.]+)% .+ most, ([\d.]+)% without random", outcome.out)
+    deleted = f"{method}: deleting 6 of 64 patches keeps the predictions of "
+    kept = re.search(rf"{deleted}([\d.]+)% of 30 .+ patches, of ([\d.]+)% if they", outcome.out)
     for order, share in zip(deletion_orders(maps), kept.groups(), strict=True):
         same = explainer.probabilities(part.images, order[:, 6:]).argmax(1) == predicted
         assert float(share) == pytest.approx(100 * same.double().mean().item(), abs=0.06)

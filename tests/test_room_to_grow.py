@@ -428,15 +428,21 @@ def test_positions_that_a_constructor_sets_are_never_overwritten(
 
 
 @dataclass
+class Factor:
+    times: int = 1
+    label: str = "images"
+
+
+@dataclass
 class CountConfig:
     data: DataConfig = field(default_factory=DataConfig)
-    times: int = 1
+    factor: Factor = field(default_factory=Factor)
 
 
 @console_command(CountConfig, "data.root", {"data": "shapes"})
 def vit_count(config: CountConfig) -> None:
     """vit-count: count."""
-    print(config.times * len(load_dataset(config.data).train))
+    print(config.factor.times * len(load_dataset(config.data).train), config.factor.label)
 
 
 def test_a_command_has_types_help_and_short_messages(
@@ -444,12 +450,13 @@ def test_a_command_has_types_help_and_short_messages(
 ) -> None:
     """It has typed settings and groups, a help, and short messages for what is wrong."""
     monkeypatch.setitem(MAINS, "vit-count", vit_count)
-    assert run("vit-count", "data.train_images=70", "data.test_images=9", "times=2").out == "140\n"
+    few = ["data.train_images=70", "data.test_images=9", "factor.times=2", "factor.label=12"]
+    assert run("vit-count", *few).out == "140 12\n"
     for words in ("vit-count: count.", "times: 1", "data: cifar10"):
         run.says(words, "vit-count", "--help")
     for wrong, message in {
-        "times=x": "times: Value 'x' of type 'str' could not be converted",
-        "time=1": "there is no setting time: did you mean times?",
+        "factor.times=x": "factor.times: Value 'x' of type 'str' could not be converted",
+        "factor.time=1": "there is no setting factor.time: did you mean factor.times?",
         "data=shape": "there is no data=shape: choose from cifar10",
         "data.train_images=0": "data.train_images=0 must be at least 1",
     }.items():

@@ -1,5 +1,6 @@
 """Optuna maximizes the validation metric; a sweep's jobs can go to Slurm."""
 
+import os
 import re
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Run
+from conftest import SMALL, Run
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from test_resume import varied
@@ -59,6 +60,46 @@ def test_text_in_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(train, "start", note)
     run.succeeds("vit-train", "-m", "name=0.10, 0.20 ,'a, 1.0',b 1.0")
     assert seen == ["0.10", "0.20", "a, 1.0", "b 1.0"]
+
+
+@pytest.mark.parametrize("chosen", ["hydra.mode=MULTIRUN", "experiment=positions"])
+def test_an_experiment_that_sweeps_takes_more_values(
+    run: Run, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    seen: set[int] = set()
+
+    def note(composed: DictConfig, settings: Any, folder: Path) -> Outcome:
+        seen.add(composed.seed)
+        return Outcome(folder)
+
+    monkeypatch.setattr(train, "start", note)
+    run.succeeds("vit-train", chosen, "seed=3,4")
+    assert seen == {3, 4}
+
+
+def test_hydras_own_settings_hold_in_a_single_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def note(composed: DictConfig, settings: Any, folder: Path) -> Outcome:
+        seen.append((os.environ.get("MINE"), composed.notes))
+        return Outcome(folder)
+
+    monkeypatch.setattr(train, "start", note)
+    own = own_experiment("hydra: {job: {env_set: {MINE: '1'}}}\n")
+    run.succeeds("vit-train", *own)
+    run.succeeds("vit-train", "notes=${hydra:runtime.output_dir}", "hydra.run.dir=here")
+    assert seen == [("1", None), (None, str(Path("here").absolute()))]
+
+
+@pytest.mark.filterwarnings("ignore")  # Optuna's own dependencies warn when it is imported
+@pytest.mark.parametrize("searching", [["seed=auto"], ["-m", "hydra/sweeper=optuna"]])
+def test_a_search_needs_validation_also_of_a_repeated_run(run: Run, searching: list[str]) -> None:
+    run.succeeds("vit-train", *SMALL, "data.val=none", "train.max_minutes=1e-9", "name=own")
+    (folder,) = Path("outputs/own").iterdir()
+    command = ["vit-train", f"config={folder}", "optim.lr=1e-3,2e-3", *searching]
+    assert "this sweep needs validation results" in run(*command).said
 
 
 def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:

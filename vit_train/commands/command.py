@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
@@ -130,6 +131,11 @@ def composed(config_name: str, flags: argparse.Namespace, hydra: bool = False) -
         settings.append(f"hydra.searchpath=[{own}]")
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         return compose(config_name, settings, return_hydra_config=hydra)
+
+
+def is_named(settings: HydraConf) -> bool:
+    """Return True if the user has named the folder of a run, given Hydra's settings."""
+    return any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
 
 
 def import_own_parts() -> None:

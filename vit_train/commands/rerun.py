@@ -52,7 +52,7 @@ def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, Tr
         with suppress(ValueError):  # damaged, of another version, or of another model
             begun = values(from_checkpoint(requested_settings(folder)))
             differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
-            if all(known[key].get("alters") == "nothing" for key in differing):
+            if all(known.get(key, {}).get("alters") == "nothing" for key in differing):
                 config = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
                 return folder, with_settings(config, {key: wanted[key] for key in differing})
     return None

@@ -20,11 +20,11 @@ from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from vit_train.base.text import counted, printable
-from vit_train.commands.command import AUTO, flag_parser, import_own_parts, quoted
-from vit_train.commands.errors import EXPECTED, explain
+from vit_train.commands.command import AUTO, flag_parser, import_own_parts, is_named, quoted
+from vit_train.commands.errors import EXPECTED, explain, short_errors
 from vit_train.config.run import CONF_DIR
 from vit_train.trained.folder import Outcome, for_shell, removed_if_empty, resume_command
 
@@ -71,15 +71,12 @@ class Sweep:
         """
         settings = HydraConfig.get()
         folder = Path(settings.runtime.output_dir)
-        with self.errors(settings), removed_if_empty(folder, named=False):
+        with self.errors(settings), removed_if_empty(folder, is_named(settings)):
             sys.argv = self.argv  # for a job in another process, such as Slurm's
             import_own_parts()
             in_sweep = settings.mode == RunMode.MULTIRUN
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise ValueError("torchrun cannot run a sweep (-m): use torchrun for a single run")
-            searches = AUTO in self.argv or "Optuna" in str(settings.sweeper._target_)
-            if in_sweep and searches and OmegaConf.select(composed, "data.val") == "none":
-                raise ValueError("this sweep needs validation results: choose data.val=split")
             outcome = self.job(composed, settings, folder)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)
@@ -93,10 +90,14 @@ class Sweep:
         """Print and record an error of a job instead of raising it, so that the sweep continues.
 
         Launchers other than Hydra's BasicLauncher run jobs in other processes, and report errors
-        themselves; with such a launcher, errors are raised. So is that of a single run.
+        themselves; with such a launcher, errors are raised. An error of a single run ends the
+        program.
         """
-        is_basic = str(settings.launcher._target_).endswith("BasicLauncher")
-        if settings.mode != RunMode.MULTIRUN or not is_basic:
+        if settings.mode != RunMode.MULTIRUN:
+            with short_errors("vit-train"):
+                yield
+            return
+        if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
             return
         self.jobs += 1

@@ -143,7 +143,7 @@ def vit_inspect(config: InspectConfig) -> None:
 def vit_results() -> None:
     parser: Any = argparse.ArgumentParser(
         prog="vit-results",
-        description="Compare the results of finished runs, with confidence intervals and plots.",
+        description="Compare the results of finished runs, with confidence intervals and curves.",
         epilog="""\
 Files are written to the folder given or, for several, to the folder that contains all of them:
   results.md    the full table; runs that differ only in seed or fold share a row
@@ -173,4 +173,5 @@ Existing files with these names are replaced.""",
 
         text, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
         print(text)
-        print(printable(f"written to {out}/: results.md, results.csv, plots"), file=sys.stderr)
+        curves = ", curves.png" if (out / "curves.png").exists() else ""
+        print(printable(f"written to {out}/: results.md, results.csv{curves}"), file=sys.stderr)

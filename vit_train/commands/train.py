@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import hydra.utils
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from vit_train.base.log import logged_by, logger, shown_on_terminal
 from vit_train.base.text import file_name
-from vit_train.commands.command import AUTO, composed, read_command
+from vit_train.commands.command import AUTO, composed, is_named, read_command
 from vit_train.commands.errors import require_known, short_errors
 from vit_train.config.run import (
     CONTINUED,
@@ -47,8 +48,8 @@ ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
-# Flags with which a single run needs no more of Hydra than its config.
-COMPOSED = {"overrides", "config_dir", "run"}
+# Flags and settings with which a single run needs no more of Hydra than its config.
+COMPOSED = {"overrides", "config_dir", "run", "hydra.run.dir", "hydra.searchpath"}
 # Among the processes that torchrun starts, only the first one writes files. Other launchers may set
 # RANK for processes that train alone.
 IS_MAIN = os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
@@ -82,8 +83,10 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
         config = rerun_config(composed, settings.overrides.task)
     if found := already_begun(folder, config, settings):
         return continue_run(found[0], None, found[1], settings)
-    is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
+    searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
+    if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
+        raise ValueError("this sweep needs validation results: choose data.val=split")
+    with new_run(folder, is_named(settings)) if IS_MAIN else contextlib.nullcontext(folder) as path:
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
         from vit_train.run.train import train_in
@@ -213,13 +216,19 @@ register("job_folder", job_folder, replace=True)
 def single_run(flags: argparse.Namespace) -> DictConfig | None:
     """Compose the config of a single run, with Hydra's own settings.
 
-    Return None for a sweep, and for flags with which Hydra runs, such as --cfg.
+    Return None for a sweep, and for flags and settings with which Hydra has to start the run, such
+    as --cfg or hydra.job.env_set.
     """
     used = {flag for flag, value in vars(flags).items() if value}
-    if AUTO in flags.overrides or not used <= COMPOSED:
+    typed = OverridesParser.create().parse_overrides(flags.overrides)
+    own = [each.key_or_group for each in typed if each.key_or_group.startswith("hydra")]
+    is_sweep = AUTO in flags.overrides or any(each.is_sweep_override() for each in typed)
+    if is_sweep or not used <= COMPOSED or not {*own} <= COMPOSED:
         return None
     config = composed("train", flags, hydra=True)
-    return None if config.hydra.mode == RunMode.MULTIRUN else config
+    job = config.hydra.job
+    needs_hydra = config.hydra.callbacks or job.env_set or job.chdir or config.hydra.output_subdir
+    return None if needs_hydra or config.hydra.mode == RunMode.MULTIRUN else config
 
 
 def main() -> None:
@@ -227,16 +236,19 @@ def main() -> None:
         flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume")
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")
-        if not IS_MAIN:  # only the main process writes files
-            flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
         config = single_run(flags)
         if config is None:
             from vit_train.commands.sweep import Sweep  # rarely needed
 
+            if not IS_MAIN:  # only the main process writes files
+                flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
             return Sweep(start).main(flags)
         HydraConfig.instance().set_config(config)  # for ${hydra:…} in the folder's name
         settings = config.hydra
         folder = Path(settings.run.dir).absolute()
+        with read_write(settings):
+            settings.runtime.output_dir = str(folder)
+        HydraConfig.instance().set_config(config)  # which copies it
         with open_dict(config):
             del config["hydra"]
         # Without any handler, Python would print warnings.

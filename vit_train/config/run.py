@@ -1,7 +1,7 @@
 """The settings of `vit-train`, their schemas, and the folder of YAML presets."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -197,8 +197,8 @@ def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, 
         kept = getattr(kind, "kept_by_fork", True) or each.name == "name"
         own = {name: value for name, value in each.metadata.items() if value is not None}
         found[key] = {"type": hint, "kept_by_fork": kept, **own}
-        if isinstance(hint, type) and issubclass(hint, Settings):
-            found[key]["kept_by_fork"] = hint.kept_by_fork
+        if isinstance(hint, type) and is_dataclass(hint):
+            found[key]["kept_by_fork"] = getattr(hint, "kept_by_fork", True)
             for choice in (hint, *CHOSEN_BY_NAME.get(each.name, {}).values()):
                 if issubclass(choice, hint):
                     found |= declared(choice, f"{key}.")

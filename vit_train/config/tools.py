@@ -35,12 +35,14 @@ class TrainedConfig(Settings):
     )
 
 
-def as_in_training(name: str) -> Any:
-    """Return a field for a setting of the training data; its default, null, is the run's value."""
+def as_in_training(name: str, text: str = "") -> Any:
+    """Return a field for a setting of the training data; its default, null, is the run's value.
+
+    `text` is the help text, unless that of the setting for training will do.
+    """
     own = TableConfig.__dataclass_fields__[name].metadata
-    text = own["help"].partition(" null:")[0].rstrip(".;")
-    changes = {"help": f"{text}; null: as in training.", "otherwise": None}
-    return field(default=None, metadata={**own, **changes})
+    text = text or own["help"].partition(" null:")[0].rstrip(".;") + "; null: as in training."
+    return field(default=None, metadata={**own, "help": text, "otherwise": None})
 
 
 @dataclass
@@ -53,19 +55,34 @@ class EvalDataConfig(Settings):
         None, "The source of the images, for example folder; null: as in training."
     )
     root: str | None = setting(None, "The folder that holds the images; null: as in training.")
-    file: str | None = as_in_training("file")
-    layout: str | None = as_in_training("layout")
+    file: str | None = as_in_training(
+        "file", "The CSV file that lists the images; null: the run's own (data.name=table)."
+    )
+    layout: str | None = as_in_training(
+        "layout", "classes: every folder in data.root is a class; null: as in training."
+    )
     tag_separator: str | None = as_in_training("tag_separator")
     download: bool = setting(
         False,
         "Download missing images. The run's own value is ignored, because the run may be "
         "somebody else's.",
     )
-    # At another size, learned positions are interpolated.
-    image_size: Any = as_in_training("image_size")
+    image_size: Any = as_in_training(
+        "image_size",
+        "The image size; null: as in training. At another size, learned positions are "
+        "interpolated.",
+    )
     on_error: str | None = as_in_training("on_error")
-    max_pixels: int | None = as_in_training("max_pixels")
-    test_subset: int | None = as_in_training("test_subset")
+    max_pixels: int | None = as_in_training(
+        "max_pixels",
+        "Treat image files with more pixels than this as files that cannot be decoded; null: the "
+        "run's value, but at most the default.",
+    )
+    test_subset: int | None = as_in_training(
+        "test_subset",
+        "Use only this many test images, stratified by class; null: as in training "
+        "for the run's own images, and all of other images.",
+    )
 
 
 @dataclass
@@ -200,8 +217,9 @@ class ExplainConfig(TrainedConfig):
     )
     score: int = setting(
         0,
-        "Also score the method on this many test images: by deleting the marked patches and, for "
-        "data=shapes, by the pointing game (is the highest patch on the object?); 0: no score.",
+        "Also score the method on this many test images: by deleting the tenth of the patches that "
+        "a map marks most and, for data=shapes, by the pointing game (is the highest patch on the "
+        "object?); 0: no score.",
         at_least=0,
     )
     out: str | None = setting(

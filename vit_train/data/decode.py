@@ -64,9 +64,9 @@ def decoding() -> Iterator[None]:
 class Reading(NamedTuple):
     """How files become images of one `size`, which is their height and width in pixels.
 
-    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None
-    stands for the `white_level_of` each image's largest value. Images of more than `max_pixels`
-    pixels are not decoded.
+    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; if it
+    is None, each image has its own: the `white_level_of` its largest value. Images of more than
+    `max_pixels` pixels are not decoded.
     """
 
     size: Size

@@ -169,13 +169,22 @@ def check_others(
     Raise ValueError if one of them holds a split in the first `row`, but no column split is used.
     """
     used = [headers[place] for place in columns.values()]
-    others = [header for header in headers if header and header not in used]
-    cells = zip(headers, row, strict=False)
-    splits = [f"{header} ({cell})" for header, cell in cells if header in others and split_of(cell)]
+    others = {
+        place: header
+        for place, header in enumerate(headers)
+        if header and place not in columns.values()
+    }
+    splits = [
+        f"{others[place]} ({cell})"
+        for place, cell in enumerate(row)
+        if place in others and split_of(cell)
+    ]
     if splits and "split" not in columns:
         raise ValueError(
             f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
             "and write train, val or test, or delete it"
         )
     if others:
-        logger.info(f"{config.file}: columns {listed(used)}; not used: {listed(others)}")
+        logger.info(
+            f"{config.file}: columns {listed(used)}; not used: {listed([*others.values()])}"
+        )

@@ -82,7 +82,9 @@ def write_comparison(
         pictures=pictures,
     )
     write_text(folder / "report.html", page)
-    logger.info(f"written to {folder}/: report.html, results.json")
+    logger.info(
+        f"written to {folder}/: report.html, results.json, pictures; A, B …: each model's files"
+    )
 
 
 def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[Json, ...]]:

@@ -248,9 +248,9 @@ PLACES = ("data.root", "data.file", "foreign")
 def default_folder(config: EvalConfig, first: Meta, *others: Meta) -> Path:
     """Return the output folder, in the run of the first model.
 
-    Its name is eval-SPLIT, plus the checkpoint's name unless it is the best. A hash follows, so
-    that evaluations that differ have different folders: of the settings that differ from their
-    defaults, and of the `others`, with which the first model is compared.
+    Its name is eval-SPLIT, plus the checkpoint's name unless it is the best, plus a hash of the
+    settings that differ from their defaults and of the `others`, with which the first model is
+    compared. So evaluations that differ have different folders.
     """
     default = flatten(asdict(EvalConfig()))
     changed = [

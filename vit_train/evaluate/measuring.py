@@ -297,12 +297,12 @@ def tag_measures(predictions: TagPredictions, classes: Sequence[str], thresholds
 
 
 def class_table(per_class: Sequence[Json]) -> str:
-    """Format one line per class: its name, accuracy, also as a bar, and number of images."""
+    """Format one line per class: its name, accuracy, bar, and number of correct images."""
     return by_name(
         per_class,
         lambda each: (
             f"{each['recall']:7.2%}  {'█' * round(20 * each['recall']):<20}  "
-            f"of {counted(each['support'], 'image')}"
+            f"{round(each['recall'] * each['support']):5d} of {each['support']}"
         ),
     )
 

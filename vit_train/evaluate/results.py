@@ -52,7 +52,7 @@ def gather_results(
 def read_groups(paths: Sequence[Path]) -> list[Group]:
     """Return the finished runs at these paths, grouped by their settings.
 
-    Raise ValueError, naming the file, if a summary lacks a number that tables or plots need.
+    Raise ValueError, naming the file, if a summary lacks a number that the tables need.
     """
     runs = read_summaries(paths)
     for run in runs:

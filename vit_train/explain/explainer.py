@@ -138,10 +138,10 @@ class Explainer:
         return draw_maps(images if shown is None else shown, torch.stack(maps, 1), lines, legend)
 
     def in_batches(self, compute: Callable[..., Tensor], images: Tensor, *more: Tensor) -> Tensor:
-        """Return what `compute` returns for normalized images, on the CPU.
+        """Compute something for normalized images, a batch at a time, and return it on the CPU.
 
-        `compute` takes a few of the `images`, uint8 (N,3,H,W), at a time, on the model's device,
-        with their rows of the tensors in `more`.
+        `compute` gets a batch of the `images`, uint8 (N,3,H,W), normalized and on the model's
+        device, with the batch's rows of the tensors in `more`.
         """
         device = self.trained.device
         found = []
@@ -203,8 +203,9 @@ class Explainer:
         count = self.patch_count()
         marked, random = (kept.double().mean() for kept in self.kept(part.images, predicted, maps))
         logger.info(
-            f"{method}, predictions of {images} kept without {count} of {maps[0].numel()} patches: "
-            f"{marked:.1%} without those that the map marks most, {random:.1%} without random ones"
+            f"{method}: deleting {count} of {maps[0].numel()} patches keeps the predictions of "
+            f"{marked:.1%} of {images} if the map chooses the patches, of {random:.1%} if they are "
+            "random"
         )
 
     def patch_count(self) -> int:

@@ -187,9 +187,9 @@ def hf_facts(files: Files) -> ModelFacts:
     labels = config.get("id2label") or {}
     classes = [labels[number] for number in sorted(labels, key=int)]
     named = classes and not classes[0].startswith("LABEL_")
-    statistics = known_statistics(images.get("image_mean"), images.get("image_std"))
-    if images.get("do_normalize") is False and statistics is not None:
-        statistics = Statistics((0.0,) * CHANNELS, (1.0,) * CHANNELS)
+    statistics: Statistics | None = Statistics((0.0,) * CHANNELS, (1.0,) * CHANNELS)
+    if images.get("do_normalize") is not False:
+        statistics = known_statistics(images.get("image_mean"), images.get("image_std"))
     return ModelFacts(settings, classes if named else None, statistics)
 
 

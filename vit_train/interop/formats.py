@@ -75,7 +75,7 @@ class Exportable:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return the metadata to export: settings, classes, preprocessing and machine.
+        """Return the metadata to export: settings, classes, preprocessing, versions and date.
 
         The metadata omits paths on the machine that trained the model.
         """

@@ -92,7 +92,9 @@ class Layout:
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
             settings = settings_shown(ours)
         except (RuntimeError, LookupError) as error:
-            raise Refused(f"its weights do not have {self.name}'s names and shapes") from error
+            raise Refused(
+                f"its weights do not have {self.name}'s names and shapes{part_of(state)}"
+            ) from error
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
                 "it has weights that do not exist in this program's Vision Transformer: "
@@ -412,5 +414,5 @@ def layout_of(state: Mapping[str, Tensor]) -> Layout:
     raise Refused(
         f"its weights ({', '.join(key[:40] for key in list(state)[:3])}, …) are not those of a "
         "Vision Transformer of timm, torchvision, Hugging Face (vit, deit, vit_mae, vit_msn or "
-        "dinov2) or vit-pytorch"
+        f"dinov2) or vit-pytorch{part_of(state)}"
     )

@@ -65,7 +65,7 @@ def planned(run: Run) -> Run:
     if epochs < 1:
         raise ValueError(
             f"train.minutes={minutes:g} is too short for one epoch, which takes about "
-            f"{epoch_seconds:.2f} s: set a longer time or a smaller data.train_subset"
+            f"{epoch_seconds / 60:.2g} min: set a longer time or a smaller data.train_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
     return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
