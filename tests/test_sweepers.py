@@ -62,9 +62,8 @@ def test_text_in_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPa
     assert seen == ["0.10", "0.20", "a, 1.0", "b 1.0"]
 
 
-@pytest.mark.parametrize("chosen", ["hydra.mode=MULTIRUN", "experiment=positions"])
 def test_an_experiment_that_sweeps_takes_more_values(
-    run: Run, monkeypatch: pytest.MonkeyPatch, chosen: str
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[int] = set()
 
@@ -73,7 +72,7 @@ def test_an_experiment_that_sweeps_takes_more_values(
         return Outcome(folder)
 
     monkeypatch.setattr(train, "start", note)
-    run.succeeds("vit-train", chosen, "seed=3,4")
+    run.succeeds("vit-train", *own_experiment("hydra: {mode: MULTIRUN}\n"), "seed=3,4")
     assert seen == {3, 4}
 
 
