@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vit_train.config.model import ViTConfig
 from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.positions import AttentionPositions
+from vit_train.model.products import Linear, linear
 
 # With more tokens, `attend` is no faster than PyTorch's attention and needs too much memory.
 WRITTEN_TOKENS = 1024
@@ -83,7 +84,7 @@ class Attention(nn.Module):
         super().__init__()
         dim = config.embed_dim
         self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
-        self.proj = nn.Linear(dim, dim, config.proj_bias)
+        self.proj = Linear(dim, dim, config.proj_bias)
         self.num_heads = config.num_heads
         self.kernels = config.kernels
         self.relative = relative or AttentionPositions()  # or rotary; the base class does nothing
@@ -144,7 +145,7 @@ class Attention(nn.Module):
         """
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
-        return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
+        return self.split_heads(linear(x, self.qkv.weight[rows], bias), end - first)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """Concatenate the heads' results and apply the output projection: (B,H,Q,Dh) → (B,Q,D)."""

@@ -12,6 +12,7 @@ from vit_train.model.attention import Attention
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
 from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.positions import POSITIONS, AbsolutePositions, make_positions
+from vit_train.model.products import Linear
 from vit_train.model.vit import Encoder, init_weights
 
 
@@ -124,7 +125,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = Decoder(
             replace(config, depth=decoder_depth or config.depth), self.encoder.grid
         )
-        self.to_pixels = nn.Linear(config.embed_dim, in_channels * config.patch_size**2)
+        self.to_pixels = Linear(config.embed_dim, in_channels * config.patch_size**2)
         init_weights(self.to_pixels, config)
 
     def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:

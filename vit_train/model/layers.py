@@ -14,6 +14,7 @@ from vit_train.base.rng import PER_IMAGE, bernoulli, uniform
 from vit_train.config.fields import chosen
 from vit_train.config.model import ViTConfig
 from vit_train.model.functional import gelu_tanh
+from vit_train.model.products import Linear
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -207,7 +208,7 @@ def init_normal(parameter: nn.Parameter, std: float) -> None:
         nn.init.normal_(parameter, std=std)
 
 
-class QueryKeyValue(nn.Linear):
+class QueryKeyValue(Linear):
     """Joint projection to queries, keys and values: three matrices stacked in one."""
 
     stacked = 3  # for Muon: see loop/optimizers.py
@@ -219,7 +220,7 @@ class PreHead(nn.Sequential):
     is_head = True  # for optim.head_lr_scale
 
 
-class Head(nn.Linear):
+class Head(Linear):
     """Linear classifier, features (B,D) → logits (B,K), in the precision of the weights.
 
     Autocast does not lower the precision. In half precision, two classes could get the same logit
@@ -270,8 +271,8 @@ class Mlp(nn.Module):
         known = ACTIVATIONS | (SCRATCH if config.kernels == "scratch" else {})
         self.activation = chosen(known, "model.activation", config.activation)
         width = config.hidden_dim * (2 if config.activation in GATED else 1)
-        self.fc1 = nn.Linear(config.embed_dim, width, config.mlp_bias)
-        self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)
+        self.fc1 = Linear(config.embed_dim, width, config.mlp_bias)
+        self.fc2 = Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:

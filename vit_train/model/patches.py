@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vit_train.config.fields import Size, as_setting
 from vit_train.config.model import ViTConfig
 from vit_train.model.layers import channels_last, norms_of
+from vit_train.model.products import linear
 
 
 def grid_of(image_size: Size, patch_size: int) -> Size:
@@ -71,7 +72,7 @@ class PatchEmbed(nn.Module):
             embedded = self.proj(images).flatten(2).transpose(1, 2)
         else:
             patches = self.norm_in(patchify(images, weight.shape[-1]))
-            embedded = F.linear(patches, weight.flatten(1), bias)
+            embedded = linear(patches, weight.flatten(1), bias)
         # The residual stream starts here and keeps the weights' precision, even under autocast.
         return self.norm_out(embedded.to(weight.dtype))  # type: ignore[no-any-return]
 

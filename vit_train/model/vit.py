@@ -26,6 +26,7 @@ from vit_train.model.positions import (
     PositionEmbedding,
     make_positions,
 )
+from vit_train.model.products import Linear
 
 # Shares of identity and noise in the products of attention's weights (Trockman & Kolter 2023,
 # section 4): W_q W_kᵀ ≈ 0.7 I + 0.7 Z and W_v W_o ≈ −0.4 I + 0.4 Z.
@@ -298,7 +299,7 @@ class VisionTransformer(Encoder):
             )
         self.pre_head = PreHead()
         if config.head == "token_mlp":
-            self.pre_head.extend([nn.Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)])
+            self.pre_head.extend([Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)])
         self.head = Head(dim, num_classes)
         init_weights(self.pre_head, config)
         if config.init != "torch":  # so that the first loss is log(num_classes) for every seed

@@ -15,6 +15,7 @@ from vit_train.config.tasks import TaskConfig
 from vit_train.data.batches import Batch, DrawnBatches, EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.loop.objective import Objective, TrainLoader
+from vit_train.model.products import COUNTED
 
 
 class Task(Objective, Protocol):
@@ -128,7 +129,7 @@ def count_flops(
 
 def passes(network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[int, int]:
     """Return the FLOPs of a forward pass, and of a forward and a backward pass."""
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=COUNTED) as counter:
         result = network.forward(*inputs).sum()
         forward = int(counter.get_total_flops())
         result.backward()
