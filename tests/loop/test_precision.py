@@ -14,7 +14,6 @@ from vit_train.loop import precision as module
 from vit_train.loop.precision import (
     Precision,
     bf16_speedup,
-    pick_device,
     pick_precision,
 )
 from vit_train.model.build import build
@@ -87,23 +86,6 @@ def test_only_tf32_allows_tf32() -> None:
             assert allowed == (name == "tf32",) * 2
     finally:
         pick_precision("fp32", CUDA, WIDE)
-
-
-@pytest.mark.parametrize("cuda", [True, False])
-def test_auto_is_the_fastest_device_there_is(monkeypatch: pytest.MonkeyPatch, cuda: bool) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(cuda))
-    assert pick_device("auto").type == ("cuda" if cuda else "cpu")
-    assert pick_device("cpu").type == "cpu"
-
-
-def test_one_of_several_gpus_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    current: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    assert [pick_device("cuda:1")] == current == [torch.device("cuda", 1)]
-    with pytest.raises(ValueError, match="device=cuda:2, but PyTorch finds 2 such GPUs on this"):
-        pick_device("cuda:2")
 
 
 @pytest.mark.parametrize(

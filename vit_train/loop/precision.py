@@ -1,8 +1,7 @@
-"""The choice of the device, and of the number format for matrix products."""
+"""The number format of matrix products."""
 
 import ctypes
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -12,33 +11,8 @@ from functools import cache, cached_property, partial
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.text import counted
-
 # The value when PyTorch was loaded: OMP_NUM_THREADS, or the number of this machine's cores.
 CORES = torch.get_num_threads()
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device called `name`; raise ValueError if this machine does not have that device.
-
-    "auto" means a CUDA GPU or, if there is none, the CPU.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda" and torch.cuda.device_count() <= (device.index or 0):
-        raise ValueError(
-            f"device={name}, but PyTorch finds {counted(torch.cuda.device_count(), 'such GPU')} "
-            "on this machine: use device=cpu or device=auto"
-        )
-    if device.index is not None:
-        torch.cuda.set_device(device)
-    if device.type == "cuda":
-        # cuBLAS is deterministic only with this variable, which it reads at its first product.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # With 64 keys the gradient of cuDNN's attention may be NaN (pytorch/pytorch#196678).
-        torch.backends.cuda.enable_cudnn_sdp(False)
-    return device
 
 
 def computes_in_bf16(device: torch.device) -> bool:

@@ -17,6 +17,7 @@ from vit_train.base.machine import command_line, is_out_of_memory
 from vit_train.base.text import counted
 from vit_train.config.run import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.loop.compile import compiles
+from vit_train.loop.device import pick_device
 from vit_train.loop.distributed import join_processes, leave_processes
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Batch
@@ -24,7 +25,6 @@ from vit_train.loop.precision import (
     batch_norms,
     choose_algorithms,
     keep_freed_memory,
-    pick_device,
     require_precision,
 )
 from vit_train.loop.schedule import NonFinite
