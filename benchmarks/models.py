@@ -25,6 +25,7 @@ from vit_train.loop.precision import (
     pick_precision,
 )
 from vit_train.loop.trainer import Callback, Trainer
+from vit_train.model import products
 from vit_train.run.reports import TensorBoard
 from vit_train.run.start import resolve
 from vit_train.run.terminal import Terminal
@@ -34,14 +35,15 @@ PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
 # What each package can be asked for besides a precision.
 PEER = ("allocator", "compiled", "cudagraphs", "no_cudnn")
 WORDS = {
-    "vit_train": ("scratch", "compiled", "eager"),
+    "vit_train": ("scratch", "compiled", "eager", "mkl"),
     "timm": (*PEER, "written_out"),
     "torchvision": PEER,
     "vit-pytorch": PEER,
 }
 HELP = """\
 A contender is PACKAGE or PACKAGE:WORD:WORD. Packages: vit_train, timm, torchvision, vit-pytorch.
-Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, eager; for
+Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, eager, mkl
+(without oneDNN's products, see vit_train/model/products.py); for
 the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
 LOOP_STEPS = {"cpu": 8, "cuda": 20}  # at least so many
 
@@ -114,6 +116,8 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     if "scratch" in contender.words:
         model = replace(require_vit(config.model, contender.name), kernels="scratch")
         config = replace(config, model=model)
+    if "mkl" in contender.words:
+        setattr(products, "uses_onednn", lambda: False)  # noqa: B010  mypy forbids to assign it
     for word in {"compiled", "eager"}.intersection(contender.words):
         config = replace(config, compile=word == "compiled")
     run = resolve(replace(config, precision=contender.precision), device, ALONE)
