@@ -36,7 +36,7 @@ from vit_train.loop.trainer import CALLBACKS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
 
-PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
+BF16_SPEEDUP = precision.bf16_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 
 
@@ -174,7 +174,7 @@ ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-define
 @pytest.fixture(autouse=True)
 def a_cpu_that_is_slow_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run says, and how it is evaluated, is the same whichever CPU the tests run on."""
-    monkeypatch.setattr(precision, "product_speedup", lambda *sides, threads: 0.5)
+    monkeypatch.setattr(precision, "bf16_speedup", lambda model, inputs: 0.5)
 
 
 @pytest.fixture(autouse=True)

@@ -389,5 +389,5 @@ def test_predictions_have_the_precision_of_training_where_the_cpu_is_fast_in_it(
 ) -> None:
     model, meta = vit_train.load("builtin:cifar10")
     trained = Trained(model, replace(meta, config=replace(meta.config, precision=stored)))
-    monkeypatch.setattr(precision, "product_speedup", lambda *sides, threads: speedup)
+    monkeypatch.setattr(precision, "bf16_speedup", lambda *_: speedup)
     assert trained.precision == Precision(used, torch.device("cpu"))

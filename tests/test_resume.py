@@ -211,7 +211,7 @@ def test_a_run_keeps_its_precision_on_another_machine(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as there:
-        there.setattr(precision, "product_speedup", lambda *sides, threads: 2.0)
+        there.setattr(precision, "bf16_speedup", lambda *_: 2.0)
         begin = ["vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
         run.says("bf16 on", *begin)
     run.says("bf16 on", "vit-train", "resume=run")

@@ -6,14 +6,13 @@ from threading import Thread
 
 import pytest
 import torch
-from conftest import PRODUCT_SPEEDUP
+from conftest import BF16_SPEEDUP
 from torch import nn
 
-from vit_train.config.model import CnnConfig, ViTConfig
+from vit_train.config.model import ModelConfig, ResNetConfig, ViTConfig
 from vit_train.loop import precision as module
 from vit_train.loop.precision import (
     Precision,
-    bf16_speedup,
     pick_precision,
 )
 from vit_train.model.build import build
@@ -22,60 +21,59 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WIDE = build(ViTConfig(embed_dim=48, depth=1), (3, 32, 32), 10)
 
 
-@pytest.mark.parametrize("speedup, name", [(0.52, "fp32"), (1.19, "fp32"), (1.2, "bf16")])
-def test_auto_is_bf16_where_a_cpu_multiplies_faster_in_it(
+@pytest.mark.parametrize("speedup, name", [(0.52, "fp32"), (1.04, "fp32"), (1.05, "bf16")])
+def test_auto_is_bf16_where_the_model_is_faster_in_it(
     monkeypatch: pytest.MonkeyPatch, speedup: float, name: str
 ) -> None:
-    monkeypatch.setattr(module, "product_speedup", lambda *sides, threads: speedup)
-    assert pick_precision("auto", CPU, WIDE) == Precision(name, CPU)
+    monkeypatch.setattr(module, "bf16_speedup", lambda model, inputs: speedup)
+    found = pick_precision("auto", CPU, nn.ReLU())
+    assert found == Precision(name, CPU) and found.bf16_speedup == speedup
 
 
-def test_the_largest_product_is_measured_in_the_threads_of_a_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "CORES", 7)
-    asked = []
-    speedup = lambda *sides, threads: asked.append((*sides, threads)) or 2.0  # noqa: E731
-    monkeypatch.setattr(module, "product_speedup", speedup)
-    bf16_speedup(WIDE)
-    bf16_speedup(build(CnnConfig(widths=[4, 8]), (3, 32, 32), 10))  # whole batches, in all threads
-    bf16_speedup(nn.ReLU())  # a model of one's own, without products
-    assert asked == [(192, 48, 1), (8, 36, 7), (1, 1, 1)]
+def test_the_speedup_of_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.ReLU()
+    for speedup in (1.5, 0.5):
+        monkeypatch.setattr(module, "bf16_speedup", lambda model, inputs, own=speedup: own)
+        assert pick_precision("auto", CPU, model).name == "bf16"
+    assert pick_precision("auto", CPU, nn.ReLU()).name == "fp32"
 
 
 def test_the_fastest_of_many_turns_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program makes most of them slower, and one kind more than the other."""
-    turns = {torch.float32: [9.0, 2.0, 5.0], torch.bfloat16: [40.0, 30.0, 4.0]}
-    order = []
-
-    def seconds_of(x: torch.Tensor, weight: torch.Tensor) -> float:
-        assert torch.get_num_threads() == 1 and x.dtype == weight.dtype
-        order.append(x.dtype)
-        return turns[x.dtype].pop(0)
-
-    monkeypatch.setattr(module, "SECONDS", 0)
-    monkeypatch.setattr(module, "seconds_of", seconds_of)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        assert PRODUCT_SPEEDUP.__wrapped__(192, 48, threads=1) == 0.5
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert order == [torch.float32, torch.bfloat16] * 3
+    """Another program makes some of them slower, and one kind more than the other."""
+    turns = {"fp32": [9.0, 2.0, 5.0], "bf16": [40.0, 30.0, 4.0]}
+    monkeypatch.setattr(module, "FEWEST_ROUNDS", 3)
+    assert module.fastest_of_turns(lambda name: turns[name].pop(0)) == 0.5
 
 
-@pytest.mark.parametrize("sides", [(1, 1), (512, 128), (2**20, 2**20)])
-def test_products_are_measured_of_any_size(
-    monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int]
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [ViTConfig(embed_dim=48, depth=1, dropout=0.5), ResNetConfig(widths=[4, 8])],
+    ids=["ViT", "BatchNorm"],
+)
+def test_a_measurement_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, training: bool
 ) -> None:
-    """The random draws of the run stay as they are, and huge layers take little memory."""
     monkeypatch.setattr(module, "SECONDS", 0)
-    torch.manual_seed(3)
+    model = build(config, (3, 32, 32), 10).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
-    with torch.inference_mode():
-        assert 0 < PRODUCT_SPEEDUP.__wrapped__(*sides, threads=1) < math.inf
+    threads = torch.get_num_threads()
+    assert 0 < BF16_SPEEDUP(model, (torch.zeros(1, 3, 32, 32),)) < math.inf
+    assert model.training == training and torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), draws)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_cpu_that_cannot_compute_a_model_in_bf16_uses_fp32() -> None:
+    class Fails(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_autocast_enabled("cpu"):
+                raise RuntimeError("could not create a primitive")
+            return super().forward(x)
+
+    assert BF16_SPEEDUP(Fails(4, 4), (torch.zeros(1, 4),)) == 0
 
 
 def test_only_tf32_allows_tf32() -> None:

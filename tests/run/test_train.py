@@ -221,10 +221,11 @@ def test_the_precision_is_as_set_or_the_fastest_and_the_speedup_is_noted(
     speedup: float,
 ) -> None:
     few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    monkeypatch.setattr(precision, "product_speedup", lambda *_, threads: speedup)
+    monkeypatch.setattr(precision, "bf16_speedup", lambda *_: speedup)
     run.says(f", {used or best} on cpu", "vit-train", *few)
     summary = read_json(Path("run/summary.json"))
-    assert (summary["precision"], summary["bf16_speedup"]) == (used or best, speedup)
+    assert summary["precision"] == (used or best)
+    assert summary["bf16_speedup"] == (None if used else speedup)
 
 
 def parts(
@@ -316,7 +317,7 @@ def test_several_processes_agree_on_one_precision(monkeypatch: pytest.MonkeyPatc
             return precision.Precision("bf16", torch.device("cpu"))
 
     for rank, own in ((0, "bf16"), (1, "fp32")):
-        monkeypatch.setattr(precision, "product_speedup", lambda *_, threads, r=rank: 2 - 1.5 * r)
+        monkeypatch.setattr(precision, "bf16_speedup", lambda *_, r=rank: 2 - 1.5 * r)
         run = parts(processes=Several(rank, count=2))
         assert (run.precision.name, run.config.precision, said.pop().name) == ("bf16", "bf16", own)
 

@@ -115,7 +115,7 @@ class TrainConfig(Settings):
     precision: str = setting(
         "auto",
         "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
-        "supports bf16, or on a CPU that multiplies at least 1.2 times as fast in bf16 as in fp32 "
+        "supports bf16, or on a CPU on which the model trains at least 1.05 times as fast in bf16 "
         "(measured at the start); fp16 on T4, and on V100, which needs PyTorch for CUDA 12.6; "
         "otherwise fp32.",
         choices=PRECISIONS,

@@ -43,7 +43,7 @@ from vit_train.figures.images import (
 )
 from vit_train.figures.measures import figures, result_dict, result_line
 from vit_train.loop.metrics import Classification
-from vit_train.loop.precision import Precision, pick_precision
+from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import Tagging
 from vit_train.model.vit import encoder_of
 from vit_train.trained.folder import (
@@ -99,7 +99,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     """Evaluate a model, print the result and write everything into the folder."""
     meta = trained.meta
     asked = config.precision
-    precision = pick_precision(asked, trained.device, trained.model) if asked else trained.precision
+    precision = trained.in_precision(asked) if asked else trained.precision
     files = files_at(config.foreign, "foreign") if config.foreign else []
     (images, val, caveat), data = evaluated_images(config.data, config.split, meta)
     measured = partial(measure, trained, precision=precision, batch_size=config.batch_size)

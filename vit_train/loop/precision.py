@@ -5,14 +5,16 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 # The value when PyTorch was loaded: OMP_NUM_THREADS, or the number of this machine's cores.
 CORES = torch.get_num_threads()
+CPU = torch.device("cpu")
 
 
 def computes_in_bf16(device: torch.device) -> bool:
@@ -29,6 +31,8 @@ class Precision:
 
     name: str
     device: torch.device
+    # The speedup over fp32 on a CPU, if it was measured.
+    bf16_speedup: float | None = field(default=None, compare=False)
 
     @property
     def allows_bf16(self) -> bool:
@@ -77,38 +81,43 @@ def statistics_of(model: nn.Module) -> list[Tensor]:
     return [statistic for norm in batch_norms(model) for statistic in norm.buffers()]
 
 
-# Smaller gains do not justify bf16's rounding, and casts and other operations use up a part of
-# them.
-LEAST_SPEEDUP = 1.2
-# The timed product has as many rows as a micro-batch has tokens. For wide matrices, it has fewer
-# rows, to limit the number of multiplications, which could take seconds where bf16 is emulated.
-ROWS = 1024
-FEWEST_ROWS = 64
-WIDEST = 1024
-MULTIPLICATIONS = 2**24
-SECONDS = 0.1
-FEWEST_ROUNDS = 3
+# Smaller gains do not justify bf16's rounding.
+LEAST_SPEEDUP = 1.05
+# The seconds that one pass may take, which limits the images that are timed, and those for all.
+PASS_SECONDS = 0.15
+SECONDS = 0.3
+FEWEST_ROUNDS = 2
+MOST_IMAGES = 16
+# What this process has measured.
+SPEEDUPS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
-def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
+def pick_precision(
+    name: str, device: torch.device, model: nn.Module, inputs: tuple[Tensor, ...] = ()
+) -> Precision:
     """Return the precision called `name`, and turn PyTorch's use of TF32 on or off to match.
 
     `name` is fp32, tf32, bf16, fp16 or auto. "auto" selects the fastest of bf16, fp16 and fp32 for
-    this model on this device. PyTorch uses TF32 only for the precision tf32. Raise ValueError for a
-    precision that the device does not support.
+    this model on this device; `inputs` are then the model's inputs for one image. PyTorch uses TF32
+    only for the precision tf32. Raise ValueError for a precision that the device does not support.
     """
-    name = fastest(device, model) if name == "auto" else name
+    speedup = None
+    if name == "auto" and device.type == "cpu":
+        if model not in SPEEDUPS:
+            SPEEDUPS[model] = bf16_speedup(model, inputs)
+        speedup = SPEEDUPS[model]
+        name = "bf16" if speedup >= LEAST_SPEEDUP else "fp32"
+    elif name == "auto":
+        name = fastest(device)
     require_precision(name, device)
     # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = name == "tf32"
-    return Precision(name, device)
+    return Precision(name, device, speedup)
 
 
-def fastest(device: torch.device, model: nn.Module) -> str:
-    """Return the name of the precision in which the model trains fastest: bf16, fp16 or fp32."""
-    if device.type == "cpu":
-        return "bf16" if bf16_speedup(model) >= LEAST_SPEEDUP else "fp32"
+def fastest(device: torch.device) -> str:
+    """Return the name of the precision in which a GPU computes fastest: bf16, fp16 or fp32."""
     if computes_in_bf16(device):
         return "bf16"
     # Volta and Turing (V100, T4) have tensor cores only for fp16; older GPUs have none.
@@ -121,47 +130,52 @@ def require_precision(name: str, device: torch.device) -> None:
         raise ValueError(f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16")
 
 
-def bf16_speedup(model: nn.Module) -> float:
-    """Return the speedup of bf16 over fp32 on this CPU, for the largest linear layer of a model.
+def bf16_speedup(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
+    """Return the speedup of bf16 over fp32 for this model on this CPU; 0 if bf16 fails.
 
-    The speedup is measured once per process, with as many threads as a worker has. The CPU's
-    instruction set does not predict the speedup: with AVX512_BF16, products take half the time on
-    some CPUs and twice the time on others.
+    `inputs` are the model's inputs for one image. A micro-batch of copies is timed: forward and
+    backward, or forward alone for a model in eval mode. The instruction set does not predict the
+    speedup: with AVX512_BF16, bf16 takes half the time on some CPUs and twice the time on others.
+
+    The two precisions take turns, in one thread, whose own time counts, because other programs
+    would slow down some of the passes. The weights and the random generator stay as they are.
     """
-    layers = (m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d))
-    sides = max((layer.weight.flatten(1).shape for layer in layers), key=math.prod, default=(1, 1))
-    return product_speedup(*sides, threads=CORES if batch_norms(model) else 1)
+    is_training = model.training
+    parameters = [p for p in model.parameters() if p.requires_grad] if is_training else []
 
+    def seconds(name: str, images: int) -> float:
+        batch = [each.repeat(images, *[1] * (each.ndim - 1)) for each in inputs]
+        began = time.thread_time()
+        with torch.set_grad_enabled(is_training), Precision(name, CPU).autocast():
+            loss = model(*batch).float().sum()
+        if parameters:
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+        return time.thread_time() - began
 
-@cache
-def product_speedup(outputs: int, inputs: int, threads: int) -> float:
-    """Return the speedup of bf16 over fp32 in the products of a linear layer.
-
-    The two precisions are timed alternately, for a tenth of a second in all. The shortest time of
-    each counts, because other programs slow down only some of the products.
-    """
-    outputs = min(outputs, WIDEST)
-    inputs = min(inputs, WIDEST)
-    rows = max(FEWEST_ROWS, min(ROWS, MULTIPLICATIONS // (outputs * inputs)))
-    factors = torch.ones(rows, inputs), torch.ones(outputs, inputs)
-    best = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        rounds = 0
-        end = time.perf_counter() + SECONDS
-        while rounds < FEWEST_ROUNDS or time.perf_counter() < end:
-            for dtype in best:
-                best[dtype] = min(best[dtype], seconds_of(*(each.to(dtype) for each in factors)))
-            rounds += 1
+        with torch.random.fork_rng(devices=[]):
+            model.eval()  # keeps the statistics of BatchNorm
+            one = min(seconds("fp32", 1) for _ in range(2))
+            images = max(1, min(MOST_IMAGES, int(PASS_SECONDS / one)))
+            return fastest_of_turns(lambda name: seconds(name, images))
+    except RuntimeError:  # PyTorch lacks some bf16 convolutions on some CPUs
+        return 0.0
     finally:
-        torch.set_num_threads(before)
-    return best[torch.float32] / best[torch.bfloat16]
+        model.train(is_training)
+        torch.set_num_threads(threads)
 
 
-def seconds_of(x: Tensor, weight: Tensor) -> float:
-    """Time the forward and backward products of a linear layer, for x (R,I) and weight (O,I)."""
-    began = time.perf_counter()
-    y = x @ weight.T
-    _ = y @ weight, y.T @ x
-    return time.perf_counter() - began
+def fastest_of_turns(seconds: Callable[[str], float]) -> float:
+    """Return the ratio of the shortest times of fp32 and of bf16, given a function that times."""
+    best = {"fp32": math.inf, "bf16": math.inf}
+    rounds = 0
+    spent = 0.0
+    while rounds < FEWEST_ROUNDS or spent < SECONDS:
+        for name in best:
+            found = seconds(name)
+            best[name] = min(best[name], found)
+            spent += found
+        rounds += 1
+    return best["fp32"] / best["bf16"]

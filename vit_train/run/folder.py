@@ -24,7 +24,6 @@ from vit_train.config.run import TrainConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.figures.measures import figures, result_dict
 from vit_train.loop.metrics import Evaluation
-from vit_train.loop.precision import bf16_speedup
 from vit_train.loop.state import Best, State
 from vit_train.loop.trainer import Callback, Trainer
 from vit_train.run.earlier import Earlier, state_of
@@ -289,11 +288,11 @@ class RunFolder(RunFiles):
     def summarize(self, status: str, **results: Any) -> None:
         """Write summary.json: the run's status, origin, settings and `results`."""
         run = self.run
-        device = run.precision.device
+        speedup = run.precision.bf16_speedup
         here = {
             "commit": machine.commit(),
             "versions": machine.versions(),
-            "machine": machine.hardware(device),
+            "machine": machine.hardware(run.precision.device),
             "precision": run.precision.name,
         }
         known = {
@@ -302,7 +301,7 @@ class RunFolder(RunFiles):
             "chosen": self.chosen,
             "date": machine.today(),
             **here,
-            "bf16_speedup": round(bf16_speedup(run.model), 2) if device.type == "cpu" else None,
+            "bf16_speedup": speedup and round(speedup, 2),
             "earlier": [each for each in self.stages if each != here],
             "processes": run.processes.count,
             "parameters": sum(parameter.numel() for parameter in run.model.parameters()),

@@ -156,7 +156,9 @@ def resolve(
         checked_teacher(config.task, teacher, data.facts, data.normalize),
     )
     # With precision=auto, the processes may measure different speeds.
-    precision = processes.broadcast(pick_precision(config.precision, device, model))
+    precision = processes.broadcast(
+        pick_precision(config.precision, device, model, task.example_inputs())
+    )
     return Run(
         config=replace(config, precision=precision.name),
         precision=precision,

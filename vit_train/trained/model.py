@@ -292,6 +292,10 @@ class Trained(NamedTuple):
         """
         name = self.meta.config.precision
         try:
-            return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
+            return self.in_precision("auto" if name == "bf16" else name)
         except ValueError:
-            return pick_precision("fp32", self.device, self.model)
+            return self.in_precision("fp32")
+
+    def in_precision(self, name: str) -> Precision:
+        """Return the precision called `name`, as `pick_precision` does."""
+        return pick_precision(name, self.device, self.model, self.meta.task.example_inputs())
