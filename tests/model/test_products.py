@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.base import machine
 from vit_train.model import products
 
 
@@ -67,8 +68,8 @@ def test_the_library_follows_from_the_cpu(
     described = text.format(maker, family)
     if text == LINUX:
         cpuinfo.write_text(described)
-    monkeypatch.setattr(products, "CPUINFO", cpuinfo)
-    monkeypatch.setattr(products.platform, "processor", lambda: described)
+    monkeypatch.setattr(machine, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(machine.platform, "processor", lambda: described)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(products, "uses_onednn", products.uses_onednn.__wrapped__)

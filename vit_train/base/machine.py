@@ -87,6 +87,16 @@ def cpu_model() -> str:
     return platform.processor()
 
 
+def cpu_identity() -> tuple[str, int]:
+    """Return the maker of an x86 CPU and the number of its family; ("", 0) if they are unknown."""
+    text = platform.processor()  # Windows: "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD"
+    with contextlib.suppress(OSError):
+        text = CPUINFO.read_text(errors="replace", encoding="utf-8")
+    maker = re.search(r"GenuineIntel|AuthenticAMD", text)
+    family = re.search(r"(?i)family\s*:?\s*(\d+)", text)
+    return (maker[0], int(family[1])) if maker and family else ("", 0)
+
+
 def command_line(arguments: list[str] | None = None) -> str:
     """Return the command line of this process, quoted for the shell.
 

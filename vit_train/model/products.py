@@ -5,11 +5,8 @@ leaves AVX-512 unused. oneDNN, which is a part of PyTorch as well, uses it on al
 """
 
 import math
-import platform
-import re
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,19 +15,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
-CPUINFO = Path("/proc/cpuinfo")
+from vit_train.base.machine import cpu_identity
+
 # AMD's family of Zen 5, the first one whose AVX-512 units have their full width.
 ZEN_5 = 26
-
-
-def cpu_identity() -> tuple[str, int]:
-    """Return the maker of an x86 CPU and the number of its family; ("", 0) if they are unknown."""
-    text = platform.processor()  # Windows: "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD"
-    if CPUINFO.exists():
-        text = CPUINFO.read_text(encoding="utf-8", errors="replace")
-    maker = re.search(r"GenuineIntel|AuthenticAMD", text)
-    family = re.search(r"(?i)family\s*:?\s*(\d+)", text)
-    return (maker[0], int(family[1])) if maker and family else ("", 0)
 
 
 @cache
@@ -49,6 +37,13 @@ def trains_by_onednn() -> bool:
     the gradients of the weights, with both matrices transposed, reach 0.8 times the speed.
     """
     return uses_onednn() and cpu_identity()[1] >= ZEN_5
+
+
+def library() -> str:
+    """Return the library of float32 products on this CPU, for the summary of a run."""
+    if trains_by_onednn():
+        return "oneDNN"
+    return "oneDNN where no gradient is needed" if uses_onednn() else "PyTorch's default"
 
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

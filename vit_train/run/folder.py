@@ -26,6 +26,7 @@ from vit_train.figures.measures import figures, result_dict
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.state import Best, State
 from vit_train.loop.trainer import Callback, Trainer
+from vit_train.model import products
 from vit_train.run.earlier import Earlier, state_of
 from vit_train.run.reports import (
     MetricsCsv,
@@ -294,6 +295,7 @@ class RunFolder(RunFiles):
             "versions": machine.versions(),
             "machine": machine.hardware(run.precision.device),
             "precision": run.precision.name,
+            "fp32_products": products.library(),
         }
         known = {
             "status": status,
