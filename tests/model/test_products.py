@@ -67,7 +67,7 @@ def test_the_library_follows_from_the_cpu(
     cpuinfo = tmp_path / "cpuinfo"
     described = text.format(maker, family)
     if text == LINUX:
-        cpuinfo.write_text(described)
+        cpuinfo.write_text(described, encoding="utf-8")
     monkeypatch.setattr(machine, "CPUINFO", cpuinfo)
     monkeypatch.setattr(machine.platform, "processor", lambda: described)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)

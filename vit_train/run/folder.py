@@ -295,7 +295,6 @@ class RunFolder(RunFiles):
             "versions": machine.versions(),
             "machine": machine.hardware(run.precision.device),
             "precision": run.precision.name,
-            "fp32_products": products.library(),
         }
         known = {
             "status": status,
@@ -304,6 +303,7 @@ class RunFolder(RunFiles):
             "date": machine.today(),
             **here,
             "bf16_speedup": speedup and round(speedup, 2),
+            "fp32_products": products.library(),
             "earlier": [each for each in self.stages if each != here],
             "processes": run.processes.count,
             "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
