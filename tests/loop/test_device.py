@@ -62,7 +62,7 @@ def test_a_gpu_that_pytorch_cannot_use_is_reported_with_its_remedy(
     caplog: pytest.LogCaptureFixture,
     cuda: str | None,
 ) -> None:
-    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104", "utf-8")
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104", encoding="utf-8")
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "init", old_driver)
     expected = "driver on your system is too old" if cuda else "was installed without CUDA"
