@@ -19,31 +19,24 @@ from vit_train.base.machine import cpu_identity
 
 # AMD's family of Zen 5, the first one whose AVX-512 units have their full width.
 ZEN_5 = 26
+HAS_ONEDNN = torch.backends.mkldnn.is_available()
 
 
 @cache
 def uses_onednn() -> bool:
-    """Return True if MKL would leave this CPU's AVX-512 unused, so that oneDNN is faster."""
-    has_both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
-    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return has_both and has_avx512 and cpu_identity()[0] == "AuthenticAMD"
+    """Return True if oneDNN is faster on this CPU, because MKL leaves its AVX-512 unused.
 
-
-@cache
-def trains_by_onednn() -> bool:
-    """Return True if a layer is also faster by oneDNN if its gradients are needed.
-
-    Where AVX-512 has half its width, oneDNN's products are up to 1.1 times as fast as MKL's, but
-    the gradients of the weights, with both matrices transposed, reach 0.8 times the speed.
+    Where AVX-512 has half its width, as on Zen 4, oneDNN is no faster.
     """
-    return uses_onednn() and cpu_identity()[1] >= ZEN_5
+    has_both = torch.backends.mkl.is_available() and HAS_ONEDNN
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    maker, family = cpu_identity()
+    return has_both and has_avx512 and maker == "AuthenticAMD" and family >= ZEN_5
 
 
 def library() -> str:
     """Return the library of float32 products on this CPU, for the summary of a run."""
-    if trains_by_onednn():
-        return "oneDNN"
-    return "oneDNN where no gradient is needed" if uses_onednn() else "PyTorch's default"
+    return "oneDNN" if uses_onednn() else "PyTorch's default"
 
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -57,7 +50,7 @@ def flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
 
 
 # For `FlopCounterMode`, which does not know oneDNN's product.
-COUNTED = {torch.ops.mkldnn._linear_pointwise: flops}
+COUNTED = {torch.ops.mkldnn._linear_pointwise: flops} if HAS_ONEDNN else {}
 
 
 class OneDnnLinear(torch.autograd.Function):
@@ -87,11 +80,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     if not is_plain or len(x) == 0:
         return F.linear(x, weight, bias)
-    if not torch.is_grad_enabled():
-        return onednn_product(x, weight, bias)
-    if trains_by_onednn():
-        return OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
-    return F.linear(x, weight, bias)
+    return OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
 
 
 class Linear(nn.Linear):
