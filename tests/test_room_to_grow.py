@@ -77,7 +77,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
         "parameters": "vit-inspect model=mlp",
         "across": "vit-eval ckpt=run/checkpoints/last.safetensors",
         "model.pt2": "vit-export ckpt=run format=torch",
-        "test, final weights": "vit-results run",
+        "settings (final weights)": "vit-results run",
         "written to": "vit-augment data=stripes data.count=60",
         "model: base, cnn, fast_cnn, mlp, resnet, small": "vit-train --help",
         "data: cifar10, cifar100, folder, shapes, stl10, stripes": "vit-train --help",

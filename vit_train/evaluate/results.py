@@ -176,7 +176,9 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
     The groups' titles come last, because they may be long.
     """
     measure = common_measure(groups)
-    rows = [("runs", measure.short, "95 % interval", "difference", "test, final weights")]
+    rows = [
+        ("runs", f"test {measure.short}", "95 % interval", "difference", "settings (final weights)")
+    ]
     for group in groups:
         cells = (
             str(len(group.runs)),
