@@ -34,7 +34,7 @@ def uses_onednn() -> bool:
     return has_both and has_avx512 and maker == "AuthenticAMD" and family >= ZEN_5
 
 
-def library() -> str:
+def fp32_library() -> str:
     """Return the library of float32 products on this CPU, for the summary of a run."""
     return "oneDNN" if uses_onednn() else "PyTorch's default"
 

@@ -303,7 +303,7 @@ class RunFolder(RunFiles):
             "date": machine.today(),
             **here,
             "bf16_speedup": speedup and round(speedup, 2),
-            "fp32_products": products.library(),
+            "fp32_products": products.fp32_library(),
             "earlier": [each for each in self.stages if each != here],
             "processes": run.processes.count,
             "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
