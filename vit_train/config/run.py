@@ -390,17 +390,6 @@ def choice_of(settings: dict[str, Any], group: str) -> str:
     return name if isinstance(name, str) else ""
 
 
-FEW_STEPS = 500
-
-
-def few_steps_note(config: dict[str, Any], steps: int) -> str:
-    """Return a note for a run that trains a ViT from random weights for few steps; else ""."""
-    is_random = all(config.get(key) is None for key in ("init_from", "extend", "fork"))
-    if steps < FEW_STEPS and is_random and config["model"]["name"] == "vit":
-        return f"a ViT from random weights learns little in fewer than {FEW_STEPS} steps"
-    return ""
-
-
 def portable(config: dict[str, Any]) -> dict[str, Any]:
     """Return a run's settings without the paths on the machine that trained the model."""
     named = {

@@ -5,7 +5,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
@@ -15,7 +14,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted
 from vit_train.config.data import FolderConfig
 from vit_train.config.model import ViTConfig
-from vit_train.config.run import CONTINUED, FEW_STEPS, TrainConfig, few_steps_note
+from vit_train.config.run import CONTINUED, TrainConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.figures.measures import result_line
 from vit_train.loop.metrics import Evaluation, is_uneven
@@ -165,19 +164,29 @@ def warn_of_uneven_classes(run: Run) -> None:
     )
 
 
+# In fewer steps, a ViT from random weights learns little.
+FEW_STEPS = 500
+
+
 def work_line(run: Run) -> str:
-    epochs = run.config.train.num_epochs
+    config = run.config
+    epochs = config.train.num_epochs
     batches = run.image_batches
     several = f" in {run.processes.count} processes" if run.processes.count > 1 else ""
     tflop = run.training_tflop(epochs * len(batches) * batches.batch_size)
     cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
-    note = few_steps_note(asdict(run.config), epochs * len(batches))
-    planned = "train.minutes=null " if run.config.train.minutes else ""
-    advice = f"; {note}: use {planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
+    advice = ""
+    is_random = config.init_from is None and config.extend is None and config.fork is None
+    if epochs * len(batches) < FEW_STEPS and is_random and config.model.name == "vit":
+        planned = "train.minutes=null " if config.train.minutes else ""
+        advice = (
+            f"; a ViT from random weights learns little in fewer than {FEW_STEPS} steps: use "
+            f"{planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
+        )
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {run.precision.name} on "
-        f"{run.precision.device.type}{several}{advice if note else ''}"
+        f"{run.precision.device.type}{several}{advice}"
     )
 
 
