@@ -42,7 +42,7 @@ def test_the_fastest_of_many_turns_counts(monkeypatch: pytest.MonkeyPatch) -> No
     """Another program makes some of them slower, and one kind more than the other."""
     turns = {"fp32": [9.0, 2.0, 5.0], "bf16": [40.0, 30.0, 4.0]}
     monkeypatch.setattr(module, "FEWEST_ROUNDS", 3)
-    assert module.fastest_of_turns(lambda name: turns[name].pop(0)) == 0.5
+    assert module.fastest_of_turns(lambda name: turns[name].pop(0), 0) == 0.5
 
 
 @pytest.mark.parametrize("training", [True, False])
