@@ -143,7 +143,10 @@ def test_no_two_places_share_their_random_numbers() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-@pytest.mark.parametrize("augment", [AugmentConfig(crop_padding=2), STRONG])
+UPLESS = AugmentConfig(vertical_flip=True, rotation=180, color_jitter=0.4, blur=1)
+
+
+@pytest.mark.parametrize("augment", [AugmentConfig(crop_padding=2), STRONG, UPLESS])
 def test_no_two_batches_are_augmented_alike(augment: AugmentConfig) -> None:
     """Of images that are all the same one, so that nothing but the draws can differ."""
     one = random_set(1)

@@ -1,5 +1,6 @@
 """torchvision is the oracle: its tensor functions, image by image."""
 
+import math
 from collections import Counter
 from itertools import chain
 
@@ -7,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, autoaugment
+from torchvision.transforms import InterpolationMode, autoaugment, functional
 
 from vit_train.config.data import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data import policies as operations
+from vit_train.data.augment import Orientation
+from vit_train.data.photometric import Blur, ColorJitter
 from vit_train.data.policies import (
     OPERATIONS,
     PIXEL_OPERATIONS,
@@ -165,3 +168,64 @@ def test_trivialaugment_draws_every_strength() -> None:
         torch.testing.assert_close(values.abs().unique(), table.float().flatten().unique())
         negative = (values < 0).sum() / max(1, int((values != 0).sum()))
         assert abs(negative - has_sign / 2) < 0.1, name
+
+
+ANGLES = np.linspace(-180, 180, 24)
+
+
+def test_a_rotation_is_torchvisions_to_one_gray_level() -> None:
+    images = pictures(24, 24, 40)
+    radians = torch.from_numpy(np.deg2rad(ANGLES))
+    matrix = torch.stack((radians.cos(), -radians.sin(), radians.sin(), radians.cos()))
+    ours = Orientation(False, 180).apply(images, matrix)
+    theirs = torch.stack(
+        [
+            functional.rotate(image, angle, InterpolationMode.BILINEAR)
+            for image, angle in zip(images, ANGLES, strict=True)
+        ]
+    )
+    assert (ours.int() - theirs.int()).abs().max() <= 1
+
+
+def test_images_without_an_up_are_turned_over_half_the_time_and_by_any_angle() -> None:
+    images = pictures(400, 9, 12)
+    step = Orientation(True, 0)
+    turned = step.apply(images, step.draw(np.random.default_rng(0), torch.arange(400), 0))
+    over = (turned == images.flip(2)).flatten(1).all(1)
+    assert ((turned == images).flatten(1).all(1) | over).all()
+    assert 0.4 < over.float().mean() < 0.6
+    a, b, c, d = Orientation(True, 90).draw(np.random.default_rng(0), torch.arange(4000), 0)
+    angles = torch.atan2(c, a).rad2deg()
+    assert (a * d - b * c).abs().allclose(torch.ones(4000).double())
+    assert angles.abs().max() <= 90 and 44 < angles.abs().mean() < 46
+
+
+def test_color_jitter_is_torchvisions() -> None:
+    images = pictures(24, 16, 16)
+    step = ColorJitter(0.8)
+    drawn = step.draw(np.random.default_rng(0), torch.arange(24), 0)
+    assert -0.8 <= drawn.min() < -0.7 and 0.7 < drawn.max() <= 0.8
+    theirs = []
+    for image, (brightness, contrast, saturation) in zip(images, 1 + drawn.T, strict=True):
+        brighter = functional.adjust_brightness(image, brightness)
+        harder = functional.adjust_contrast(brighter, contrast)
+        theirs.append(functional.adjust_saturation(harder, saturation))
+    assert torch.equal(step.apply(images, drawn), torch.stack(theirs))
+
+
+@pytest.mark.parametrize("widest", [0.4, 1.5])
+def test_a_blur_is_torchvisions_to_one_gray_level(widest: float) -> None:
+    images = pictures(24, 16, 20)
+    step = Blur(widest)
+    drawn = step.draw(np.random.default_rng(0), torch.arange(24), 0)
+    ours = step.apply(images, drawn)
+    size = 2 * math.ceil(3 * widest) + 1
+    theirs = torch.stack(
+        [
+            functional.gaussian_blur(image, [size, size], [float(sigma)])
+            for image, sigma in zip(images, drawn[0], strict=True)
+        ]
+    )
+    assert (ours.int() - theirs.int()).abs().max() <= 1
+    assert not torch.equal(ours, images)
+    assert torch.equal(step.apply(images, torch.zeros(1, 24)), images)

@@ -378,6 +378,18 @@ class AugmentConfig(Settings):
         above=0,
         at_most=1,
     )
+    vertical_flip: bool = setting(
+        False,
+        "Turn each image upside down with probability ½: for images without an up, such as "
+        "micrographs.",
+    )
+    rotation: float = setting(
+        0.0,
+        "Rotate each image by a random angle of up to this many degrees either way; 180: any "
+        "angle. Corners become black.",
+        at_least=0,
+        at_most=180,
+    )
     policy: str = setting(
         "none",
         "Color and geometric operations: none, randaugment, trivialaugment or autoaugment.",
@@ -393,6 +405,18 @@ class AugmentConfig(Settings):
         "Strength of the operations, 0 to 30; only for augment.policy=randaugment.",
         at_least=0,
         at_most=30,
+    )
+    color_jitter: float = setting(
+        0.0,
+        "Multiply brightness, contrast and saturation each by a random factor in 1 ± this.",
+        at_least=0,
+        at_most=1,
+    )
+    blur: float = setting(
+        0.0,
+        "Blur each image with a Gaussian whose standard deviation is random, from 0 to this many "
+        "pixels.",
+        at_least=0,
     )
     erase_prob: float = setting(
         0.0,

@@ -1,4 +1,4 @@
-"""Crops, random erasing, Mixup and CutMix for whole batches.
+"""Crops, turns, random erasing, Mixup and CutMix for whole batches.
 
 Each step of augmentation has two methods. `draw` returns `rows` random numbers for each image of a
 batch, drawn on the CPU: (rows,B). `apply` makes the images from these numbers on any device.
@@ -141,6 +141,53 @@ class ResizedCrop:
         x = source(rectangles[1], rectangles[3], width).unsqueeze(1).expand(-1, height, -1)
         grid = torch.stack((x, y), dim=-1).float()
         return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)
+
+
+def resample(images: Tensor, maps: Tensor, mode: str = "nearest") -> Tensor:
+    """Transform each image, uint8 (N,C,H,W), by its own affine map (N,6).
+
+    A map takes positions (x, y) in the new image to positions (m0·x + m1·y + m2, m3·x + m4·y + m5)
+    in the old image, in pixels from the center. `mode` is that of grid_sample. Samples from outside
+    the image are black.
+    """
+    height, width = images.shape[2:]
+    y, x = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
+    # The coordinates of grid_sample go from −1 to 1, edge to edge.
+    to_x, to_y = maps.float().split(3, dim=1)
+    scaled = torch.stack((to_x / (width / 2), to_y / (height / 2)), dim=1)
+    along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
+    source = along_x * x + (along_y * y.view(-1, 1) + shift)  # (N,2,H,W)
+    source = source.permute(0, 2, 3, 1)
+    return F.grid_sample(images.float(), source, mode=mode, align_corners=False).round_().byte()
+
+
+@dataclass
+class Orientation:
+    """Turns images that have no up: upside down with probability ½, and by a random angle.
+
+    The angle is uniform in ±`rotation` degrees. An image's draws are the entries of the matrix that
+    takes positions in the new image to positions in the old image; they are computed on the CPU,
+    because a GPU's sine differs.
+    """
+
+    vertical_flip: bool
+    rotation: float
+
+    rows = 4
+
+    def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
+        angle = np.deg2rad(rng.uniform(-self.rotation, self.rotation, len(index)))
+        upside_down = rng.random(len(index)) < 0.5 * self.vertical_flip
+        sign = np.where(upside_down, -1, 1)
+        sin = np.sin(angle)
+        cos = np.cos(angle)
+        return torch.from_numpy(np.stack((cos, -sin * sign, sin, cos * sign)))
+
+    def apply(self, images: Tensor, matrix: Tensor) -> Tensor:
+        """Turn each image by its matrix (4,B), with bilinear sampling: uint8 (B,C,H,W)."""
+        no_shift = torch.zeros_like(matrix[:1])
+        maps = torch.cat((matrix[:2], no_shift, matrix[2:], no_shift))
+        return resample(images, maps.T, "bilinear")
 
 
 # An erased rectangle's share of the image's area, and its aspect ratio: torchvision's defaults.

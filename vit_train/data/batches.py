@@ -14,8 +14,16 @@ from torch import Tensor, nn
 from vit_train.base.log import logger
 from vit_train.base.machine import gigabytes
 from vit_train.config.data import AugmentConfig
-from vit_train.data.augment import Cropper, Erasing, Mixer, ResizedCrop, one_hot_targets
+from vit_train.data.augment import (
+    Cropper,
+    Erasing,
+    Mixer,
+    Orientation,
+    ResizedCrop,
+    one_hot_targets,
+)
 from vit_train.data.dataset import ImageSet, Statistics, select
+from vit_train.data.photometric import Blur, ColorJitter
 from vit_train.data.policies import POLICIES, Policy
 from vit_train.data.splits import strata
 
@@ -216,11 +224,17 @@ class TrainBatches(DrawnBatches):
         self.cropper = Cropper(place(data.images, device, "training"), augment, device, seed)
         size = self.cropper.size
         # The steps on uint8 images.
-        self.steps: list[ResizedCrop | Policy] = []
+        self.steps: list[ResizedCrop | Orientation | Policy | ColorJitter | Blur] = []
         if augment.crop_scale is not None:
             self.steps.append(ResizedCrop(size, augment.crop_scale))
+        if augment.vertical_flip or augment.rotation:
+            self.steps.append(Orientation(augment.vertical_flip, augment.rotation))
         if augment.policy != "none":
             self.steps.append(POLICIES[augment.policy](size, augment))
+        if augment.color_jitter:
+            self.steps.append(ColorJitter(augment.color_jitter))
+        if augment.blur:
+            self.steps.append(Blur(augment.blur))
         self.erasing = Erasing(size, augment.erase_prob) if augment.erase_prob else None
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
         self.mixer = Mixer(size, num_classes, augment) if mixes else None

@@ -18,7 +18,7 @@ from torchvision.transforms import autoaugment, functional
 
 from vit_train.config.data import AugmentConfig
 from vit_train.config.fields import Size
-from vit_train.data.augment import per_image
+from vit_train.data.augment import per_image, resample
 
 BOUND = 255
 # Maps images and their magnitudes to new images.
@@ -116,22 +116,6 @@ def make_round(operation: Tensor, magnitude: Tensor, size: Size) -> Tensor:
     to_x = cos, shear_x - sin, shear_x * height / 2 - shift_x.trunc()
     to_y = shear_y + sin, cos, shear_y * width / 2 - shift_y.trunc()
     return torch.stack((operation, magnitude, *to_x, *to_y))
-
-
-def resample(images: Tensor, maps: Tensor) -> Tensor:
-    """Transform each image by its own affine map (N,6), with nearest-neighbor sampling.
-
-    Samples from outside the image are black.
-    """
-    height, width = images.shape[2:]
-    y, x = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
-    # The coordinates of grid_sample go from −1 to 1, edge to edge.
-    to_x, to_y = maps.float().split(3, dim=1)
-    scaled = torch.stack((to_x / (width / 2), to_y / (height / 2)), dim=1)
-    along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
-    source = along_x * x + (along_y * y.view(-1, 1) + shift)  # (N,2,H,W)
-    source = source.permute(0, 2, 3, 1)
-    return F.grid_sample(images.float(), source, mode="nearest", align_corners=False).byte()
 
 
 def apply_round(images: Tensor, drawn: Tensor) -> Tensor:
