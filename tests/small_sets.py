@@ -97,3 +97,16 @@ def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
         monkeypatch.setattr(STL10, known, patched_list)
     monkeypatch.setattr(STL10, "tgz_md5", md5(packed(folder)))
     return folder
+
+
+def small_mnist(root: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Write 20 training and 10 test images as files of MNIST; return all pixels and labels."""
+    raw = root / name / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(256, size=(30, 28, 28), dtype=np.uint8)
+    labels = np.arange(30, dtype=np.uint8) % 10
+    for part, rows in (("train", slice(20)), ("t10k", slice(20, None))):
+        for kind, values in (("images-idx3", pixels[rows]), ("labels-idx1", labels[rows])):
+            header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            (raw / f"{part}-{kind}-ubyte").write_bytes(header + values.tobytes())
+    return pixels, labels

@@ -16,7 +16,7 @@ import torch
 from conftest import MAINS, SMALL_MODEL, Run, SmallRun, write_images
 from hydra import compose, initialize_config_dir
 from nbclient import NotebookClient
-from small_sets import small_cifar, small_stl10
+from small_sets import small_cifar, small_mnist, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from docs.update_tables import updated
@@ -152,6 +152,7 @@ def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) ->
     Path("labels.csv").write_text("\n".join(["path,tags", *tags]), encoding="utf-8")
     write_images(".", ["photo.png", "photo.jpg", "new_photos/a.jpg", "my_photos/disc/red.png"])
     Path("my_photos/disc/broken.png").write_bytes(b"not an image")
+    small_mnist(Path("data"), "FashionMNIST")
     shutil.copytree(ROOT / "docs/results", "docs/results")
     shutil.copy(ROOT / "docs/photo.png", "docs")
     Path("mine/data").mkdir(parents=True)

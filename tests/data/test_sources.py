@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 import torch
 from loopback import Loopback
-from small_sets import packed, small_cifar, small_stl10
+from PIL import Image
+from small_sets import packed, small_cifar, small_mnist, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
-from vit_train.config.data import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
+from vit_train.config.data import (
+    TORCHVISION_SETS,
+    Cifar10Config,
+    Cifar100Config,
+    ShapesConfig,
+    Stl10Config,
+    TorchvisionConfig,
+)
 from vit_train.data.dataset import load_dataset, resize
 from vit_train.data.splits import make_splits
 
@@ -78,6 +86,38 @@ def test_only_the_files_of_stl10_that_are_asked_for_are_kept(
     assert "train_X.bin" in kept and not kept & {"unlabeled_X.bin", "stl10_binary.tar.gz"}
     data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabeled=True))
     assert data.unlabeled is not None and len(web.requests) == 2
+
+
+def test_a_set_of_torchvision_comes_in_its_own_splits(tmp_path: Path) -> None:
+    pixels, labels = small_mnist(tmp_path, "MNIST")
+    data = load_dataset(TorchvisionConfig(root=str(tmp_path), image_size=28))
+    images = torch.from_numpy(pixels).unsqueeze(1).expand(-1, 3, -1, -1)
+    assert torch.equal(data.train.images, images[:20])
+    assert torch.equal(data.test.images, images[20:])
+    assert np.array_equal(data.test.labels, labels[20:])
+    assert data.classes[3] == "3 - three" and data.val is None
+    assert load_dataset(TorchvisionConfig(root=str(tmp_path))).image_shape == (3, 32, 32)
+
+
+def test_the_official_validation_images_of_a_set_of_torchvision_are_used(tmp_path: Path) -> None:
+    folder = tmp_path / "dtd/dtd"
+    (folder / "labels").mkdir(parents=True)
+    for number, split in enumerate(("train", "val", "test")):
+        names = [f"{kind}/{split}.jpg" for kind in ("dotted", "woven")]
+        (folder / "labels" / f"{split}1.txt").write_text("\n".join(names) + "\n")
+        for name in names:
+            (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (40, 30), 60 * number).save(folder / "images" / name)
+    data = load_dataset(TorchvisionConfig(root=str(tmp_path), set="DTD"))
+    assert data.classes == ("dotted", "woven") and data.val is not None
+    means = [part.images.float().mean().item() for part in (data.train, data.val, data.test)]
+    assert means == [0, 60, 120] and data.val.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", tuple(TORCHVISION_SETS))
+def test_a_missing_set_of_torchvision_is_named_with_the_remedy(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"(?s){name} .*data.download=true"):
+        load_dataset(TorchvisionConfig(root=str(tmp_path), set=name))
 
 
 def test_a_source_with_validation_images_of_its_own_uses_them() -> None:

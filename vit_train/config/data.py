@@ -45,7 +45,7 @@ class DataConfig(Settings):
     )
     download: bool = setting(
         False,
-        "Download missing files into data.root (cifar10, cifar100 and stl10 only).",
+        "Download missing files into data.root (published data sets only).",
         alters="nothing",
     )
     image_size: Any = setting(
@@ -319,6 +319,51 @@ class TableConfig(FolderConfig):
         super().__post_init__()
 
 
+# The settings of each split's class in torchvision.datasets.
+BY_TRAIN: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
+BY_SPLIT: dict[str, dict[str, Any]] = {"train": {"split": "train"}, "test": {"split": "test"}}
+WITH_VAL = BY_SPLIT | {"val": {"split": "val"}}
+IMAGENETTE: dict[str, dict[str, Any]] = {
+    "train": {"split": "train", "size": "160px"},
+    "test": {"split": "val", "size": "160px"},
+}
+TORCHVISION_SETS = {
+    "MNIST": BY_TRAIN,
+    "FashionMNIST": BY_TRAIN,
+    "KMNIST": BY_TRAIN,
+    "USPS": BY_TRAIN,
+    "SVHN": BY_SPLIT,
+    "GTSRB": BY_SPLIT,
+    "Food101": BY_SPLIT,
+    "OxfordIIITPet": BY_SPLIT | {"train": {"split": "trainval"}},
+    "Flowers102": WITH_VAL,
+    "DTD": WITH_VAL,
+    "FGVCAircraft": WITH_VAL,
+    "Imagenette": IMAGENETTE,
+}
+
+
+@dataclass
+class TorchvisionConfig(DataConfig):
+    """A data set of torchvision with its official splits, downloaded and read by torchvision."""
+
+    builds = "vit_train.data.torchvision_sets:load_torchvision"
+
+    name: str = "torchvision"
+    set: str = setting("MNIST", "The data set's class.", choices=tuple(TORCHVISION_SETS))
+    image_size: Any = setting(
+        None,
+        "Size in pixels to which images are stretched, one number for square images or "
+        "[height,width]; null: 32 or, with init_from=, that of the pretrained model.",
+        is_size=True,
+        otherwise=32,
+    )
+
+    @property
+    def title(self) -> str:
+        return self.set.lower()
+
+
 @dataclass
 class ShapesConfig(DataConfig):
     """The built-in data: geometric shapes, drawn from a seed."""
@@ -346,6 +391,7 @@ DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "cifar10": Cifar10Config,
     "cifar100": Cifar100Config,
     "stl10": Stl10Config,
+    "torchvision": TorchvisionConfig,
     "folder": FolderConfig,
     "table": TableConfig,
 }

@@ -8,6 +8,7 @@ from importlib import import_module
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
+from vit_train.base.reading import as_word
 from vit_train.base.text import shortened
 
 # Far above any real count.
@@ -152,7 +153,7 @@ def violated_requirement(value: Any, metadata: Mapping[str, Any]) -> str:
     choices = metadata.get("choices")
     bounds = metadata.get("bounds", {})
     if choices and value not in choices:
-        return f"one of: {', '.join(str(choice).lower() for choice in choices)}"
+        return f"one of: {', '.join(map(as_word, choices))}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     if isinstance(value, float) and not math.isfinite(value):
