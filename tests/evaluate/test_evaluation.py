@@ -180,7 +180,7 @@ def test_the_page_shows_the_thresholds_of_abstention() -> None:
         abstention=[low | {"test": answered(found, 0.99)}, missed],
         foreign={"images": 7, "folder": "<x>", "auroc": 0.75, "predicted": {"0.5": 0.1}},
     )
-    assert "50.0 % 25.00 % 100.0 % 83.33 % 68.10 % 0.0 % 99.5 % no guarantee Without" in page
+    assert "50.0 % 25.00 % 100.0 % 83.33 % 68.10 % 0.0 % 99.5 % no guarantee “No" in page
     assert "are 7 images in <x>. In 75.0 % of all pairs" in page
     assert "still predicted: 10.0 % with abstain=0.5." in page
 

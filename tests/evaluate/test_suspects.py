@@ -59,7 +59,7 @@ def test_wrong_labels_among_photos_are_found_by_cross_validation(
         assert row["image"].startswith(f"{row['label']}/") and row["suggested"] != row["label"]
         assert float(row["probability_suggested"]) > 0.5 > float(row["probability_label"])
         assert f"{row['image']}: labeled {row['label']}, perhaps {row['suggested']}" in outcome.out
-    assert "A part of these labels is right" in outcome.out
+    assert "Some of these labels are correct" in outcome.out
     with Image.open("folds/suspects/suspects.png") as picture:
         assert picture.size[0] > 500
     # Runs of the same fold are averaged, and part of the folds gives part of the images.

@@ -154,7 +154,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     return list(np.maximum.accumulate(steps.clip(max=1))[np.argsort(order)].tolist())
 
 
-# For a difference that is not significant, and for one that is.
+# The verdict on a difference, without and with significance.
 VERDICTS = "The difference may be due to chance.", "The difference is significant."
 
 
@@ -184,11 +184,11 @@ def in_figures(p: float) -> str:
 def draw_differences(
     found: dict[str, Predictions], images: ImageSet, classes: Sequence[str]
 ) -> Figure:
-    """Draw the images that only one of two models classifies correctly.
+    """Draw the images that only one of two models classifies correctly, in a section per model.
 
-    Each model has a section with the images that only it classifies correctly, those with the
-    other model's highest losses first. Below each image are both predictions, marked by the first
-    letters of the models' names, and the image's file if it has one.
+    The images with the other model's highest losses come first. Below each image are both
+    predictions, marked by the first letters of the models' names, and the name of the image's file,
+    if it has one.
     """
     answers = {
         name[0]: (each.predicted, np.exp(each.log_probabilities)) for name, each in found.items()

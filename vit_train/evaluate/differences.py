@@ -60,14 +60,14 @@ class Difference:
         count = len(self.values)
         if count < FIRST_LOOK:
             return False
-        # Without spread, a few seeds of coarse accuracies may agree by chance.
+        # A few coarse accuracies may be equal by chance, so a spread of 0 proves nothing.
         return abs(mean(self.values)) > student_quantile(count - 1, 1 - LEVEL) * self.error > 0
 
 
 def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
     """Return the differences (group − baseline) of the value at `path` in the runs' summaries.
 
-    Return None if two runs to subtract were evaluated on different images.
+    Return None if the two runs of a pair were evaluated on different images.
     """
     split = "test" if path[0] == "test" else "val"
     others = {seed_and_fold(run): run for run in baseline.runs}
@@ -81,8 +81,9 @@ def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
 def on_same_images(run: Json, other: Json, split: str) -> bool:
     """Return True if two runs were evaluated on the same images of the split "val" or "test".
 
-    They must come from the same data set, with the same number of test images in each class and the
-    same names and labels, of which early summaries have no checksum; their sizes may differ.
+    The images must come from the same data set, with the same number of test images in each class,
+    and must have the same names and labels. Early summaries have no checksum of names and labels,
+    so these are not compared. The sizes of the images may differ.
     """
     checksums = {each.get("evaluated_images", {}).get(split) for each in (run, other)} - {None}
     facts = [
@@ -96,8 +97,8 @@ def on_same_images(run: Json, other: Json, split: str) -> bool:
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
     """Return the group with the settings in `words`, such as "positions=none,depth=6".
 
-    A setting has its full key or its short name. Return the first group if `words` is None. Raise
-    ValueError unless exactly one group matches.
+    Each setting is given by its full key or its short name. Return the first group if `words` is
+    None. Raise ValueError unless exactly one group matches.
     """
     if words is None:
         return groups[0]

@@ -69,7 +69,7 @@ class Evaluated:
 
     meta: Meta
     images: ImageSet
-    result: Any  # an Evaluation: of classes, a Classification; of tags, a Tagging
+    result: Any  # a Classification, a Tagging or, for tasks without labels, an Evaluation
     content: Json
     # The summary and curve of the model's run, or {} if they cannot be read.
     run: Json
@@ -139,7 +139,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
 
 
 def may_calibrate(config: EvalConfig, meta: Meta) -> bool:
-    """Return True if validation images are not evaluated, so that they may choose thresholds."""
+    """Return True if the model can be calibrated on validation images that are not evaluated."""
     held_out = config.split != "val" and meta.config.data.val == "split"
     return held_out and meta.task.needs_labels
 
@@ -248,9 +248,9 @@ PLACES = ("data.root", "data.file", "foreign")
 def default_folder(config: EvalConfig, first: Meta, *others: Meta) -> Path:
     """Return the output folder, in the run of the first model.
 
-    Its name is eval-SPLIT, plus the checkpoint's name unless it is the best, plus a hash of the
-    settings that differ from their defaults and of the `others`, with which the first model is
-    compared. So evaluations that differ have different folders.
+    Its name is eval-SPLIT, plus the checkpoint's name unless it is the best checkpoint, plus a
+    hash, so that different evaluations have different folders. The hash covers the settings that
+    differ from their defaults, and the models `others` that the first model is compared with.
     """
     default = flatten(asdict(EvalConfig()))
     changed = [

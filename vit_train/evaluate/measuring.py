@@ -102,7 +102,8 @@ def calibration(plain: Predictions, temperature: float) -> Json:
 
 
 # The range of temperatures, relative to the mean distance of an image's highest logit from its mean
-# logit. Below it, nearly all predictions are correct; above it, the logits are meaningless.
+# logit. A lower temperature means that nearly all predictions are correct; a higher one, that the
+# logits are meaningless.
 COLDEST = 0.02
 HOTTEST = 10.0
 
@@ -148,14 +149,14 @@ def kept_and_correct(predictions: Predictions, threshold: float) -> tuple[int, i
 
 
 def choose_threshold(predictions: Predictions, target: float) -> float | None:
-    """Choose the lowest confidence threshold at which `target` of the predictions are correct.
+    """Choose the lowest confidence threshold with an accuracy of at least `target`.
 
-    With 95 % certainty, at least this share is also correct on new images like these (selective
-    classification, Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first,
-    until the lower bound of the accuracy is below `target`; because the order is fixed, no
-    correction for multiple tests is needed. The first threshold keeps the share TRIED[0] of the
-    images, or more if even a flawless result on so few images could not pass. With fewer images, a
-    single mistake would end the search. Return None if no threshold passes.
+    The accuracy is that on new images like these, with 95 % certainty (selective classification,
+    Geifman & El-Yaniv 2017). Thresholds are tried in a fixed order, highest first, until the lower
+    bound of the accuracy is below `target`; because the order is fixed, no correction for multiple
+    tests is needed. The first threshold keeps the share TRIED[0] of the images, or more if even a
+    flawless result on so few images could not pass. With fewer images, a single mistake would end
+    the search. Return None if no threshold passes.
     """
     surest = np.sort(predictions.confidence)[::-1]
     fewest = math.log(ALPHA) / math.log(target)
@@ -187,9 +188,9 @@ def abstention(validation: Predictions, evaluated: Predictions, split: str) -> l
 
 
 def answered(predictions: Predictions, threshold: float) -> Json:
-    """Return the coverage at a threshold of the confidence, and the accuracy there.
+    """Return the coverage at a confidence threshold, and the accuracy on the covered images.
 
-    The accuracy is that of the covered images; its lower bound has a certainty of 95 %.
+    Also return the lower 95 % bound of this accuracy.
     """
     count, correct = kept_and_correct(predictions, threshold)
     return {
@@ -254,12 +255,12 @@ def robustness(measure: Callable[[ImageSet], Classification], images: ImageSet) 
 def foreign(
     trained: Trained, precision: Precision, files: Sequence[Path], own: Predictions, content: Json
 ) -> Json:
-    """Return the AUROC of telling foreign images from the evaluated ones by confidence.
+    """Measure how well the confidence tells foreign images from the evaluated ones, as AUROC.
 
-    `own` are the predictions for the evaluated images, and `content` is the content of
-    results.json: its temperature applies to all images. Also return the share of foreign images
-    whose confidence reaches each threshold for abstaining. Raise ValueError if none of the files
-    can be read.
+    Also return, for each threshold for abstaining, the share of foreign images whose confidence
+    reaches it. `own` are the predictions for the evaluated images. `content` is the content of
+    results.json; its temperature applies to all images. Raise ValueError if none of the files can
+    be read.
     """
     fitted = content.get("calibration", {}).get("temperature")
     config = replace(trained.meta.config, precision=precision.name)
@@ -319,7 +320,7 @@ def tag_table(per_tag: Sequence[Json]) -> str:
 
 
 def by_name(rows: Sequence[Json], line: Callable[[Json], str]) -> str:
-    """Format the measures of each class or tag as a `line` after its name."""
+    """Format one line per class or tag: its name, then the text that `line` makes of its row."""
     names = [shortened(row["name"], CLASS_NAME) for row in rows]
     width = max(map(len, names))
     return "\n".join(

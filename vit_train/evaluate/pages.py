@@ -55,7 +55,7 @@ def evaluation_page(
 
 
 def confusions(predictions: Predictions, images: ImageSet) -> Json:
-    """Return what the page shows of a classifier's predictions.
+    """Return the values that the page shows for a classifier's predictions.
 
     `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
     its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
@@ -99,8 +99,8 @@ def gallery(
 ) -> dict[tuple[Any, int], list[tuple[Any, float, bytes]]]:
     """Return, for each cell, its first images as name, probability and WebP data.
 
-    `cells` maps cells, whose second part is a class, to the indices of images. The probability
-    is that of this class, from `chances` (N,K).
+    `cells` maps cells to the indices of images. A cell's second part is a class; the probability is
+    that of this class, from `chances` (N,K).
     """
     each = max(1, min(EACH, PICTURES // (len(cells) or 1)))
     names = images.all_names

@@ -82,7 +82,7 @@ def file_format(
 def report(
     config: PredictConfig, count: int, failures: Sequence[str], unsure: int, threshold: float
 ) -> None:
-    """Log what was predicted of `count` images; raise ValueError if none could be read."""
+    """Log a summary of the predictions for `count` images; raise ValueError if all failed."""
     if len(failures) == count:
         raise ValueError(f"cannot read any of the images: {failures[0]}")
     images = counted(count, "image")
@@ -95,9 +95,9 @@ def report(
 
 
 def least_confidence(config: PredictConfig, meta: Meta) -> float:
-    """Return the least confidence of an answer: vit-eval's threshold for `config.abstain`, or 0.
+    """Return the confidence threshold that vit-eval found for `config.abstain`; 0 if it is None.
 
-    Raise ValueError if the threshold is unknown, or if there is none for this accuracy.
+    Raise ValueError if the model is not calibrated, or if no threshold reached this accuracy.
     """
     if config.abstain is None:
         return 0.0
@@ -119,7 +119,7 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
 
 
 def calibration_line(ckpt: str, meta: Meta) -> str:
-    """Say whether the model is calibrated or, for tags, where its thresholds come from."""
+    """Return a note on the model's calibration or, for tags, on the origin of its thresholds."""
     advice = meta.calibration_advice(ckpt)
     if meta.task.one_class and meta.temperature is None:
         return f"probabilities are not calibrated: {advice}"
@@ -130,7 +130,10 @@ def calibration_line(ckpt: str, meta: Meta) -> str:
 
 
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
-    """Format the prediction for a file as a line for the terminal; its label is "" if unsure."""
+    """Format the prediction for a file as a line for the terminal.
+
+    An unsure prediction has the label "".
+    """
     name = printable(str(path))
     if isinstance(prediction, str):
         return f"{name:<{width}}  cannot be read: {printable(prediction)}"
@@ -140,7 +143,7 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
 
 
 def csv_line(path: Path, prediction: PredictionOrError, guesses: range) -> str:
-    """Return a row of the CSV file; `guesses` are the places of the classes to list, from 1."""
+    """Return a row of the CSV file; `guesses` are the ranks, from 1, of the classes to list."""
     if isinstance(prediction, str):
         cells = [*[""] * (2 + 2 * len(guesses)), prediction]
     else:

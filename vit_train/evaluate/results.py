@@ -30,9 +30,9 @@ def gather_results(
 ) -> tuple[str, Path]:
     """Write results.md, results.csv and, if every run has a metrics.csv, curves.png into a folder.
 
-    Return a table for the terminal, and the folder, by default the one that `folder_beside`
-    returns. Compare groups with the group that has the settings `baseline`, by default with the
-    first group.
+    The folder is `out`, by default the result of `folder_beside`. Groups are compared with the
+    group that has the settings `baseline`, by default with the first group. Return a table for the
+    terminal, and the folder.
     """
     groups = read_groups(paths)
     first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
@@ -128,9 +128,9 @@ def common_measure(groups: Sequence[Group]) -> Measure:
 def interval(group: Group) -> str:
     """Return the 95 % interval of a run's test accuracy or mAP, or of a mean accuracy, in percent.
 
-    Return "" for runs without either, for the mean mAP of several runs, and for several folds:
-    folds share most of their training images, so an interval from their standard deviation would be
-    too narrow.
+    Return "" for runs without accuracy and mAP, for the mean mAP of several runs, and for several
+    folds: folds share most of their training images, so an interval from their standard deviation
+    would be too narrow.
     """
     found = None
     accuracies = group.values("test", "final", "acc")

@@ -14,7 +14,7 @@ from vit_train.trained.folder import SUMMARY, resume_command
 
 # An object of a JSON file, such as a run's summary.
 Json = dict[str, Any]
-# Runs that differ only in these are repetitions of one another.
+# Settings in which repetitions of a run may differ.
 REPEATED = ("seed", "data.cv_fold")
 
 
@@ -61,7 +61,8 @@ class Group:
     def label(self) -> str:
         """Return the settings that distinguish this group from others."""
         label = label_of(self.settings, self.label_keys)
-        more = ", …" if self.settings.keys() - self.label_keys else ""  # in which groups differ
+        # More settings differ between the groups than the label has.
+        more = ", …" if self.settings.keys() - self.label_keys else ""
         return (label or str(self.runs[0]["config"]["model"]["name"])) + more
 
 
@@ -79,7 +80,7 @@ def seed_and_fold(run: Json) -> tuple[Any, Any]:
 
 
 def label_of(settings: Json, keys: Sequence[str]) -> str:
-    """Return those of the settings that have these keys, such as "model=cnn, depth=6"."""
+    """Return the settings with these keys as text, such as "model=cnn, depth=6"."""
     own = (key for key in keys if key in settings)
     return ", ".join(f"{short_name(key)}={short_value(settings[key])}" for key in own)
 
@@ -233,7 +234,7 @@ def settings_of(summary: Json) -> Json:
         for key, value in settings.items()
         if says.get(key, {}).get("alters") not in ("nothing", "rounding")
     }
-    # The speed determines the epochs, but not those of a run that extends or forks another.
+    # With train.minutes, the speed determines the epochs, unless a run extends or forks another.
     if isinstance(known.get("train.minutes"), int | float) and not summary.get("extends"):
         known.pop("train.epochs")
     if settings.get("data.name") in ("folder", "table"):

@@ -60,7 +60,7 @@ def find_suspects(config: SuspectsConfig) -> None:
     found = f"{counted(len(lines), 'suspect')} among {counted(len(images), 'image')}"
     logger.info(
         f"{found}:{bulleted(lines)}\n"
-        "A part of these labels is right: in a test with CIFAR-10, 84 of 149 suspects had wrong "
+        "Some of these labels are correct: in a test with CIFAR-10, 84 of 149 suspects had wrong "
         f"labels\nwritten to {folder}/: suspects.csv, suspects.png"
     )
 
@@ -68,9 +68,9 @@ def find_suspects(config: SuspectsConfig) -> None:
 def out_of_fold(runs: Sequence[Trained], given: EvalDataConfig) -> tuple[ImageSet, Floats]:
     """Return all validation images of the runs, and their mean class probabilities (N,K).
 
-    Each image is classified only by runs that did not train on it; with cross-validation, these are
-    all images that are not held out for testing. Raise ValueError if a run has no validation images
-    or is no classifier, or if the images are not those of the run.
+    Each image is classified only by runs that did not train on it. A complete cross-validation
+    covers all images except the test images. Raise ValueError if a run has no validation images or
+    is no classifier, or if the images are not those of the run.
     """
     data = load_dataset(configured(given, runs[0].meta))
     parts = []
@@ -106,10 +106,10 @@ def rank(labels: Integers, chances: Floats) -> tuple[Integers, Integers]:
     """Return the indices of suspects, the most suspicious first, and a better label per image (N,).
 
     `chances` (N,K) are out-of-fold probabilities. Confident learning (Northcutt, Jiang & Chuang
-    2021): a class is confident for an image if its probability is at least its mean probability
-    for the images that have it as a label. The most probable confident class is the better label.
-    An image is a suspect if that class is more probable than its label; suspects are sorted by the
-    difference of the two probabilities.
+    2021): a class is confident for an image if its probability reaches the class's mean probability
+    over the images labeled as this class. The most probable confident class is the better label. An
+    image is a suspect if the better label is more probable than the image's own; suspects are
+    sorted by the difference of the two probabilities.
     """
     own = of_label(chances, labels)
     classes = chances.shape[1]
