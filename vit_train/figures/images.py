@@ -169,8 +169,8 @@ def captioned(
 ) -> list[Labeled]:
     """Return the chosen images, each above the answers and, if it has one, the name of its file.
 
-    `answers` maps "label" to the labels, and names of models to their answers: the classes (N,),
-    and the probabilities of all classes (N,K).
+    `answers` maps "label" and the names of models to pairs: the labels or the predicted classes
+    (N,), and the probabilities of all classes (N,K).
     """
     found: list[Labeled] = []
     for index in chosen:
@@ -226,8 +226,8 @@ def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[
     )
 
 
-# The share of the gray image that the map's color covers where the map is 0, and the additional
-# share where the map is highest.
+# The opacity of the map's colors over the gray image where the map is 0, and the additional opacity
+# where the map is highest.
 COVER = 0.3
 MORE = 0.5
 
@@ -265,7 +265,7 @@ def side_by_side(pictures: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(each, (0, line), value=255) for each in pictures], 3)[..., :-line]
 
 
-# The most images, pictures in a row and rows that fit on a page, and a picture's side in inches.
+# The most images, pictures in a row, and rows on a page; a picture's side in inches.
 GALLERY = 12
 ACROSS = 12
 ROWS = 4
@@ -344,7 +344,7 @@ def mosaic(positions: Tensor, grid: Size) -> Tensor:
     return maps.permute(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
 
 
-# With more patches, these are too small to see, and their similarities take gigabytes.
+# With more patches, their maps are too small to see, and the similarities take gigabytes.
 MOST_PLACES = 48**2
 
 

@@ -144,8 +144,8 @@ FEWEST = 20
 def accuracy_of_surest(predictions: Predictions) -> Floats:
     """Return the accuracy on the n most confident predictions, for n = 1 … N: (N,).
 
-    Predictions of equal confidence have no order, so each of them counts with the mean accuracy of
-    them all (El-Yaniv & Wiener 2010).
+    Predictions of equal confidence have no order, so each counts as their mean accuracy (El-Yaniv &
+    Wiener 2010).
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count
@@ -203,7 +203,7 @@ def all_values(result: Evaluation) -> dict[str, float]:
 def result_dict(result: Evaluation) -> dict[str, Any]:
     """Return all values of a result by name, without the predictions for individual images."""
     numbers = {key: each for key, each in vars(result).items() if key != "predictions"}
-    if isinstance(result, Classification | Tagging):  # whose main measure is the second one
+    if isinstance(result, Classification | Tagging):  # the interval is of the second scalar
         numbers[f"{result.scalars[1]}_interval_95"] = list(result.interval)
     return numbers | all_values(result)
 
