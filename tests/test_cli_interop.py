@@ -138,7 +138,11 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *(STATE | {KEY: torch.ones(5, 16)}, None),
         f"size mismatch for {KEY}: ",
     ),
-    "NaN": (STATE | {KEY: torch.full((64, 16), float("nan"))}, None, f"{KEY} contains NaN"),
+    "NaN": (
+        STATE | {KEY: torch.full((64, 16), float("nan"))},
+        None,
+        f"{KEY} (torch.float32) must contain finite",
+    ),
     "whole numbers": (STATE | {KEY: STATE[KEY].long()}, None, "torch.int64"),
     "odd positions": (
         *(STATE | {"pos_embed": torch.ones(1, 12, 16)}, None),

@@ -102,8 +102,8 @@ def check_logits(
     """Compare the exported model's logits with the original's; return the result as text.
 
     `predict` returns the exported model's logits, and `name` describes the images. With `exact`,
-    raise ValueError if the predictions differ by more than rounding error; without, also compare
-    the accuracies, if there are labels.
+    raise ValueError if the predictions differ by more than rounding error. Without `exact`, also
+    compare the accuracies, if there are labels.
     """
     normalize = Normalize(model.meta.statistics)
     batches = images.split(COMPARED)

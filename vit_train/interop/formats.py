@@ -67,7 +67,7 @@ class Exportable:
         """Return the least probability at which each tag is predicted.
 
         For a model with classes, return the least confidence for each accuracy of vit-predict's
-        abstain=; None if no confidence reached it on the validation images.
+        abstain=; None for an accuracy that was not reached on the validation images.
         """
         if self.meta.task.one_class:
             return self.meta.thresholds
@@ -307,7 +307,7 @@ def plain_state(model: VisionTransformer) -> Weights:
 
 # This program's own layout supports every Vision Transformer.
 OURS = Layout(name="", names={}, supported={}, norm_eps=NORM_EPS)
-# It runs without PyTorch.
+# ONNX files run without PyTorch.
 ONNX = Format(
     suffix=".onnx",
     use="""\
@@ -334,7 +334,7 @@ logits = model(images)  # INPUT""",
         content=torch_file,
         open=lambda path, model: torch.export.load(io.BytesIO(path.read_bytes())).module(),
     ),
-    # The weights as they are here.
+    # The weights under this program's names.
     "safetensors": Format(
         suffix=".safetensors",
         use="# vit-train init_from=NAME",

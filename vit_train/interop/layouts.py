@@ -36,7 +36,7 @@ OTHER_PARTS = {
     "distillation_token": "a distillation token",
     ".gamma_1": "the rotary positions of timm's EVA and DINOv3 models",
     ".mlp.up_proj.": "the rotary positions of DINOv3",
-    ".mlp.weights_in.": "a gated MLP (SwiGLU) with its halves in another order",
+    ".mlp.weights_in.": "a SwiGLU MLP whose gate and value halves are swapped",
 }
 
 
@@ -46,12 +46,12 @@ class Layout:
 
     # The library's name, as in "timm's layout".
     name: str
-    # This program's names and the library's: one, or three with spaces between if query, key and
-    # value are separate layers. {n} is a block's number; `weight` or `bias` is appended to names
-    # that end with "." or "_".
+    # Maps this program's names to the library's. If query, key and value are separate layers there,
+    # their three names are separated by spaces. {n} stands for a block's number; `weight` or `bias`
+    # is appended to names that end with "." or "_".
     names: dict[str, str]
-    # The values that settings can have, if the weights do not show the setting or the layout is
-    # written; all other settings can have any value.
+    # The values of settings that the library supports; all other settings can have any value. An
+    # export must have one of these values. If there is only one, an import takes it for granted.
     supported: Mapping[str, tuple[Any, ...]]
     # LayerNorm's eps, unless a config sets it.
     norm_eps: float
@@ -124,7 +124,7 @@ class Layout:
 
 
 def part_of(names: Collection[str]) -> str:
-    """Return which part of another model has weights with these names, if it is known, or ""."""
+    """Return a note on an unsupported part with such names of weights; "" if none is known."""
     parts = (part for piece, part in OTHER_PARTS.items() if any(piece in name for name in names))
     return next((f"; not supported: {part}" for part in parts), "")
 

@@ -56,7 +56,7 @@ class Pretrained:
     image_size: int | list[int] | None = None
     # The names of weights that are not used.
     left: tuple[str, ...] = ()
-    # Settings of `model` that the source does not state, so that they are assumed.
+    # Settings of `model` that are assumed, because the source does not state them.
     assumed: tuple[str, ...] = ()
     # The images that the model has seen, if known.
     seen: Seen | None = None
@@ -207,7 +207,7 @@ def assumptions(
         "activation": wanted.activation,
     }
     if "head.weight" in ours and shown["head"] == "token" and "gap" in layout.supported["head"]:
-        assumed["head"] = "token"  # but it may read the mean of all tokens
+        assumed["head"] = "token"  # although the head may read the mean of all tokens
     return assumed
 
 
@@ -248,8 +248,7 @@ def in_float(state: Weights) -> Weights:
     for key, value in state.items():
         if not value.is_floating_point() or not value.isfinite().all():
             raise Refused(
-                f"{key} contains NaN, infinity or {value.dtype}, not real numbers: the weights are "
-                "damaged"
+                f"{key} ({value.dtype}) must contain finite real numbers: the weights are damaged"
             )
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
@@ -257,8 +256,8 @@ def in_float(state: Weights) -> Weights:
     }
 
 
-# Names of the files with weights in a folder, of which the first that exists is read, and its
-# config files.
+# The names of a folder's weights file, of which the first existing one is read, and of its config
+# files.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 CONFIG_FILES = ("config.json", "preprocessor_config.json")
 # Keys under which training programs store a state dict, averaged weights first, as in timm.
@@ -286,7 +285,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if CHECKPOINT in metadata:  # whose weights are read elsewhere
+            if CHECKPOINT in metadata:  # the caller reads a checkpoint's weights
                 return {}, metadata
             state = {name: file.get_tensor(name) for name in sorted(file.keys())}
             return unwrapped(state), metadata
