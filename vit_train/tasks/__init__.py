@@ -47,7 +47,7 @@ class Task(Objective, Protocol):
     def for_training(
         self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
     ) -> Self:
-        """Return this task with all that only training needs.
+        """Return a copy of this task, prepared for training.
 
         Values for the loss, such as class weights, are derived from the training labels (N,). If
         `weighted`, the targets are those of `TrainBatches.weighted`. `best_by` selects the best

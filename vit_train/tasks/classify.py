@@ -131,12 +131,12 @@ class Classify(Task):
 
 
 def split_weights(targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return each image's weight (B,) and target, from targets and class weights (K,).
+    """Return each image's weight (B,), and its target without the weight.
 
-    The targets are labels (B,), which do not change, or, for mixed and for weighted images, shares
-    of the classes (B,K). Multiply each share by the weight of its class, if classes have weights.
-    The image's weight is the sum of these products; its new target is the products divided by this
-    sum.
+    `weights` (K,) are those of the classes, or None. An image with a label (B,) has the weight of
+    its class; the label does not change. Targets of mixed or weighted images are shares of the
+    classes (B,K). Each share is multiplied by the weight of its class; the image's weight is the
+    sum of these products, and its new target is the products divided by their sum.
     """
     if targets.ndim == 1 and weights is not None:
         return weights[targets], targets
