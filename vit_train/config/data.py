@@ -212,8 +212,8 @@ class FolderConfig(DataConfig):
     )
     layout: str = setting(
         "auto",
-        "What the folders in data.root are. auto: splits if they are called train, val or test or "
-        "similarly, otherwise classes; classes: all are classes (no effect with data=table).",
+        "What the folders in data.root are. auto: splits if they have names such as train, val or "
+        "test, otherwise classes; classes: all are classes (no effect with data=table).",
         choices=("auto", "classes"),
     )
     image_size: Any = setting(
@@ -297,14 +297,14 @@ class TableConfig(FolderConfig):
     )
     tag_separator: str | None = setting(
         None,
-        "What separates the tags in a cell: bar (|), comma, semicolon or space. null: bar, but "
-        "refuse a table without any whose tags seem to be separated otherwise.",
+        "What separates the tags in a cell: bar (|), comma, semicolon or space. null: bar, but a "
+        "table without bars is refused if its tags seem to be separated otherwise.",
         choices=tuple(TAG_SEPARATORS),
     )
     group_by: str | None = setting(
         "group",
-        "The column, if there is one, that names an image's patient or object: images of one group "
-        "are never in two splits or folds.",
+        "The column that names an image's patient or object, if the table has one: images of one "
+        "group are never in two splits or folds.",
     )
 
     @property

@@ -43,14 +43,14 @@ def setting(
 ) -> Any:
     """Return a dataclass field with a help text, allowed values, and what the setting does.
 
-    `alters` tells what another value changes at most; "machine" means that it changes results, but
-    that another machine may need another value. A setting `kept_by_fork` belongs to the state
-    that fork= and extend= carry over, so they cannot change it; None means as its class says. A
-    setting that `shapes` a model determines the meaning of the model's weights; a text names the
-    property that does so instead of the setting itself. A setting may be null, None, because its
-    value depends on something found when a run starts, such as pretrained weights; `otherwise` is
-    the value that it then has if nothing else determines it. If it `is_size`, it is an image size:
-    a number for square images, or a list of two.
+    `alters` is the most that another value changes. "machine" means that another value changes
+    results, but that another machine may need it. A setting that is `kept_by_fork` belongs to the
+    state that fork= and extend= carry over, so they cannot change it; None means the value of
+    `kept_by_fork` in the setting's class. A setting that `shapes` a model determines the meaning of
+    the model's weights; a text names a property that does so instead of the setting itself. The
+    value None (null) leaves a setting open until a run starts, because its value may depend on
+    pretrained weights, for example; `otherwise` is the value if nothing determines it. A setting
+    that `is_size` is an image size: a number for square images, or a list of two.
 
     `bounds` are keyword arguments with names from BOUNDS, such as at_least=1. Bounds apply to a
     number and to each number in a list, but not to None. A callable `default` is called to make the
@@ -120,7 +120,7 @@ class Settings:
     builds: ClassVar[Any] = None
 
     def value(self, name: str) -> Any:
-        """Return a setting's value or, if it is null, the one that it has if nothing else says."""
+        """Return a setting's value or, if it is null, its value of `otherwise` (see `setting`)."""
         own = getattr(self, name)
         if isinstance(own, Settings):
             return own.settled()
@@ -178,9 +178,9 @@ def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
 
 
 def builder(settings: Settings) -> Callable[..., Any]:
-    """Return what the class of `settings` builds; import it only now.
+    """Import and return the class or function that the class of `settings` builds.
 
-    Raise ValueError if the class does not say.
+    Raise ValueError if the class has no attribute `builds`.
     """
     kind = type(settings)
     if kind.builds is None:

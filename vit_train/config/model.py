@@ -1,6 +1,6 @@
 """Settings of the models.
 
-To add a model, write a config class that says what it builds, and add a line to MODEL_CONFIGS.
+To add a model, write a config class that names what it builds, and add a line to MODEL_CONFIGS.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -312,7 +312,7 @@ def differences(source: ViTConfig, target: ViTConfig) -> dict[str, Any]:
 
     The keys are those of the command line, such as "model.depth".
     """
-    # A width of the MLP given as a ratio, and the default epsilon, as numbers.
+    # Replace an MLP width that is given as a ratio, and a null epsilon, by numbers.
     explicit = replace(source, mlp_dim=source.hidden_dim, norm_eps=source.eps)
     found: dict[str, Any] = {}
     for each in fields(ViTConfig):
@@ -320,7 +320,7 @@ def differences(source: ViTConfig, target: ViTConfig) -> dict[str, Any]:
         meaning = each.name if shapes is True else shapes
         if meaning and getattr(source, meaning) != getattr(target, meaning):
             found[f"model.{each.name}"] = getattr(explicit, each.name)
-    if source.embed_dim != target.embed_dim:  # which would change a width given as a ratio
+    if source.embed_dim != target.embed_dim:  # a ratio would give another MLP width
         found["model.mlp_dim"] = source.hidden_dim
     return found
 

@@ -36,7 +36,7 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
-# The settings that name an earlier run, whose settings the command starts from.
+# The arguments that name an earlier run; the command starts from that run's settings.
 CONTINUED = ("resume", "extend", "fork", "config")
 # The argument that names modules with the user's own parts.
 IMPORT = "import="
@@ -159,7 +159,7 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
     for group, classes in CHOSEN_BY_NAME.items():
         if getattr(config, group).name == MISSING:
             config = replace(config, **{group: next(iter(classes.values()))()})
-    if getattr(config.data, "urls", None) == []:  # a preset has them, but Python reads none
+    if getattr(config.data, "urls", None) == []:  # they are in a preset, which Python does not read
         config = with_settings(config, {"data.urls": preset_urls(config.data.name)})
     return config
 
@@ -194,7 +194,7 @@ def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, 
     for each in fields(kind):
         hint = hints[each.name]
         key = f"{prefix}{each.name}"
-        # Another choice has another state. An own command's settings may be of any dataclass.
+        # Another choice has another state. A user's own command may take any dataclass.
         kept = getattr(kind, "kept_by_fork", True) or each.name == "name"
         own = {name: value for name, value in each.metadata.items() if value is not None}
         found[key] = {"type": hint, "kept_by_fork": kept, **own}
@@ -223,10 +223,10 @@ def may_change(key: str, argument: str, known: Mapping[str, Mapping[str, Any]]) 
 
     `known` is the result of `declared`.
 
-    resume= allows only settings that change results by no more than rounding, or that depend on the
-    machine, because another machine may not support the run's own; the summary records the
-    precision of every step. extend= and fork= also allow those that are not `kept_by_fork`; config=
-    allows all settings.
+    resume= allows only settings that change results by no more than rounding, and those that depend
+    on the machine, because another machine may not support the run's own values. (The summary
+    records the precision of every step.) extend= and fork= also allow settings that are not
+    `kept_by_fork`. config= allows all settings.
     """
     own = known.get(key, {})
     if argument == "config" or own.get("alters", "results") != "results":
@@ -326,9 +326,9 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
 
 def without_retired(stored: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a saved run's settings those in RETIRED that have the value built in now.
+    """Remove settings in RETIRED from a saved run's settings if they have the value built in now.
 
-    A setting with another value stays, so that it is named where it is not known.
+    A setting with another value stays, so that the error message for unknown settings names it.
     """
     current = dict(stored)
     for key, value in RETIRED.items():
@@ -368,7 +368,7 @@ def values(config: TrainConfig) -> dict[str, Any]:
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace null in a run's settings by the values that they have if nothing else sets them."""
+    """Replace null in a run's settings by the settings' values of `otherwise` (see `setting`)."""
     saved = dict(settings)
     kinds: dict[str, Any] = {"train": LoopConfig}
     for group, classes in CHOSEN_BY_NAME.items():

@@ -1,6 +1,6 @@
 """Settings of the tasks.
 
-To add a task, write a config class that says what it builds, and add a line to TASK_CONFIGS.
+To add a task, write a config class that names what it builds, and add a line to TASK_CONFIGS.
 """
 
 from dataclasses import dataclass

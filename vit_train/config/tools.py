@@ -38,7 +38,7 @@ class TrainedConfig(Settings):
 def as_in_training(name: str, text: str = "") -> Any:
     """Return a field for a setting of the training data; its default, null, is the run's value.
 
-    `text` is the help text, unless that of the setting for training will do.
+    `text` is the help text, by default the one for training.
     """
     own = TableConfig.__dataclass_fields__[name].metadata
     text = text or own["help"].partition(" null:")[0].rstrip(".;") + "; null: as in training."
@@ -105,7 +105,7 @@ class EvalConfig(TrainedConfig):
     precision: str | None = setting(
         None,
         "auto, fp32, tf32, bf16 or fp16; null: the run's precision, or fp32 if the device does not "
-        "support it; for a run in bf16, null means auto. Only with null is the calibration saved.",
+        "support it; for a run in bf16, null means auto. The calibration is saved only with null.",
         choices=PRECISIONS,
     )
     tta: str = setting(

@@ -30,8 +30,8 @@ class OptimConfig(Settings):
     kept_by_fork = False
 
     name: str = "???"
-    # The values of settings that are null when all weights of a pretrained classifier are trained.
-    # Chosen on validation images of two tasks with 400 training images each.
+    # The values of null settings if all weights of a pretrained classifier are trained, chosen on
+    # validation images of two tasks with 400 training images each.
     fine_tuning: ClassVar[dict[str, float]] = {"layer_decay": 0.75}
 
     lr: float | None = setting(
