@@ -64,9 +64,9 @@ def decoding() -> Iterator[None]:
 class Reading(NamedTuple):
     """How files become images of one `size`, which is their height and width in pixels.
 
-    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; if it
-    is None, each image has its own: the `white_level_of` its largest value. Images of more than
-    `max_pixels` pixels are not decoded.
+    `fit` is one of FIT. In grayscale images of more than 8 bits, `white_level` becomes white; None
+    means the `white_level_of` each image's own largest value. Images of more than `max_pixels`
+    pixels are not decoded.
     """
 
     size: Size
@@ -107,7 +107,7 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
             yield image
 
 
-# How to undo each EXIF orientation; others, such as 1, leave the image as it is.
+# How to undo each EXIF orientation. Other values, such as 1, need no turn.
 TURNS = {
     2: Transpose.FLIP_LEFT_RIGHT,
     3: Transpose.ROTATE_180,
@@ -117,7 +117,7 @@ TURNS = {
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
 }
-# Those that swap height and width.
+# The turns that swap height and width.
 SWAPS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 
 
@@ -137,7 +137,7 @@ def turn_of(image: Image.Image) -> Transpose | None:
 
 # The color of padding.
 PADDING = (128, 128, 128)
-# The marks of images and files: several of them add up.
+# The marks of images and files, which add up.
 FLAT = 1
 CROPPED = 2
 BROKEN = 4
@@ -147,7 +147,7 @@ MARKED = {
 }
 # The share of an image's area that may be cropped off without a mark.
 MOST_LOST = 0.2
-# An image counts as flat if no channel spans more gray levels.
+# An image counts as flat if no channel spans more than this many gray levels.
 MOST_LEVELS = 15
 
 

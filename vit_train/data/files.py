@@ -162,8 +162,8 @@ class ImageFile(NamedTuple):
 class SplitFiles:
     """The files of one split, below `root` or listed in the table `root`.
 
-    `files` are its image files, `other_files` those that are not read. With `has_tags`, the class
-    of a file is its tags, separated by "|".
+    `files` are its image files, and `other_files` the files that are not read. With `has_tags`, the
+    label of a file is its tags, separated by "|".
     """
 
     root: Path
@@ -206,7 +206,7 @@ def listed_name(path: Path, config: FolderConfig) -> str:
 
 
 def class_name(text: str) -> str:
-    """Return the name of a class: printable, and accents as in "é" in one way (Unicode's NFC)."""
+    """Return the name of a class: printable, with letters such as "é" in one form (Unicode NFC)."""
     return printable(unicodedata.normalize("NFC", text))
 
 
@@ -266,9 +266,9 @@ def split_folders(root: Path) -> dict[str, Path]:
 def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
     """Raise ValueError unless the folders in `root` can be classes.
 
-    They cannot be classes in three cases: one of the `places` of splits has folders, or there are
-    several places and training images without folders; a folder holds splits; no folder holds
-    images, but all hold the same folders.
+    They cannot be classes if one of the `places` of splits has folders, if there are several places
+    and training images without folders, if a folder holds splits, or if no folder holds images but
+    all hold the same folders.
     """
     folders = subfolders(root)
     train = places.get("train", root / "train")

@@ -42,11 +42,11 @@ from vit_train.data.tables import table_rows, table_trees
 def load_folder(config: FolderConfig) -> Dataset:
     """Load the images of a folder, or of a table (`find_trees`).
 
-    Without test images, validation images are used for testing. Without either,
-    config.test_fraction of the training images are used for testing. Raise ValueError
-    if a split has no images, if the test or validation images include a class without training
-    images, or if no file of a split can be decoded. With on_error=stop, also raise ValueError if
-    any file cannot be decoded.
+    Without test images, the validation images are used for testing. Without both,
+    config.test_fraction of the training images are used for testing. Raise ValueError if a split
+    has no images, if the test or validation images include a class without training images, or if
+    no file of a split can be decoded. With on_error=stop, also raise ValueError if any file cannot
+    be decoded.
     """
     config = config.settled()
     trees = find_trees(config)
@@ -125,8 +125,8 @@ def find_trees(config: FolderConfig) -> dict[str, SplitFiles]:
 def divided_as_before(trees: dict[str, SplitFiles], config: FolderConfig) -> dict[str, SplitFiles]:
     """Put the files of a folder into the splits of an earlier run; divide new files separately.
 
-    New files of a group that the run has join this group. Raise ValueError if the files are already
-    divided into splits.
+    A new file of a group that the run knows goes to the split of this group. Raise ValueError if
+    the files are already divided into splits.
     """
     tree, *others = trees.values()
     if others:
@@ -152,7 +152,7 @@ def divided_as_before(trees: dict[str, SplitFiles], config: FolderConfig) -> dic
 
 
 def divided(tree: SplitFiles, config: FolderConfig) -> dict[object, str]:
-    """Divide files into splits; return the split of each unit. A single unit goes to training."""
+    """Divide files at random; return the split of each unit. A single unit goes to training."""
     part_of: dict[object, str] = {file.unit: "train" for file in tree.files}
     labels = np.unique([file.label for file in tree.files], return_inverse=True)[1]
     # The numbers of the files take the place of images.

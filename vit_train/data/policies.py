@@ -94,7 +94,8 @@ PIXEL_OPERATIONS: dict[str, Operation] = {
 
 GEOMETRIC_OPERATIONS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = ("Identity", *PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
-# Number of draws of a round for one image; see `make_round`.
+# In a round, each image gets one operation. The number of a round's draws for one image; see
+# `make_round`.
 ROUND = 8
 
 

@@ -134,7 +134,7 @@ def hold_out(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet
     labels = strata(images.labels[first])
     # Units that are too large come late, the smallest of them first.
     order = spread(labels, config.split_seed, excess=(sizes - count).clamp(min=0))
-    # Not the last unit of each class, which `spread` puts at the end, unless there are no others.
+    # Keep the last unit of each class, which `spread` puts at the end, unless there are no others.
     most = len(order) - len(labels.unique()) or len(order)
     # As many whole groups as fit, but at least one; without groups, a unit is one image.
     units = (sizes[order].cumsum(0) <= count).sum().clamp(1, most)
@@ -142,7 +142,7 @@ def hold_out(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet
     if is_held_out.all():
         raise ValueError(
             f"data.{field}={fraction} of {counted(len(images), 'image')} leaves no image for "
-            f"training: add images or set a smaller data.{field} (data.group_by is never divided)"
+            f"training: add images or set a smaller data.{field} (groups are never divided)"
         )
     return images.subset(~is_held_out), images.subset(is_held_out)
 

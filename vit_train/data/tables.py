@@ -19,7 +19,7 @@ COLUMN_NAMES = {
     "split": ("split", "set", "subset", "fold", "isvalid"),
     "weight": ("weight",),
 }
-# More values of the column split, besides the usual names of splits: true and false of is_valid.
+# Values of the column split besides the usual names of splits: empty, and those of is_valid.
 CELLS = {"": "train", "true": "val", "false": "train"}
 
 
