@@ -1,4 +1,4 @@
 """The Vision Transformer and networks to compare it with, written from scratch.
 
-These modules import only `base` from the rest of the package.
+These modules import only `base` and `config` from the rest of the package.
 """

@@ -78,8 +78,8 @@ def attention_gradient_bytes(config: ModelConfig, image_size: Size) -> int:
     """Return the bytes of all layers' attention and its gradients for one image.
 
     `count_flops` and explanations of predictions need this memory. Each layer stores the attention,
-    the attention's gradient, and the product of the two.
-    The result is 0 for a model without attention.
+    the attention's gradient, and the product of the two. The result is 0 for a model without
+    attention.
     """
     if not isinstance(config, ViTConfig):
         return 0

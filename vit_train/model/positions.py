@@ -38,7 +38,7 @@ class PositionEmbedding(nn.Module):
     width_multiple: ClassVar[int] = 1
 
     def init_weights(self, std: float) -> None:
-        """Draw the initial weights; `std` is model.pos_std. By default, keep those that are set."""
+        """Draw the initial weights; `std` is model.pos_std. By default, change nothing."""
 
     def resized(self, state: Weights, grid: Size) -> Weights:
         """Resize a state dict from another `grid` of patches to this grid.

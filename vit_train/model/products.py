@@ -1,4 +1,4 @@
-"""Linear layers in float32, on a CPU by the library whose products are fast there.
+"""Linear layers; on a CPU, their float32 products are computed by the faster of two libraries.
 
 PyTorch computes the products of float32 matrices by Intel's MKL. On CPUs of other makers, MKL
 leaves AVX-512 unused. oneDNN, which is a part of PyTorch as well, uses it on all CPUs.
@@ -74,7 +74,7 @@ class OneDnnLinear(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Apply a linear layer, as `F.linear` does: x (…,I), weight (O,I), bias (O) → (…,O)."""
-    # First, because a program that is being exported has no fixed number of images.
+    # Checked first, because a program that is being exported has no fixed number of images.
     if is_compiling() or not uses_onednn() or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
@@ -84,7 +84,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """A linear layer, as `nn.Linear`, by the faster library."""
+    """A linear layer like `nn.Linear`, computed by the faster library."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
