@@ -44,7 +44,7 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
 # Files written at a run's first step and first save, which remain after it ends.
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
-# The settings as the user wrote them; those that they left open are decided in CONFIG.
+# The settings as the user wrote them; CONFIG has a value for every setting that these leave open.
 REQUESTED = "requested.yaml"
 SUMMARY = "summary.json"
 
@@ -234,7 +234,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
         for number in itertools.count(1):
             path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
             try:
-                held.enter_context(unused(path, named))
+                held.enter_context(locked_without_run(path, named))
                 break
             except InUse:
                 if named:
@@ -243,7 +243,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def unused(folder: Path, named: bool) -> Iterator[None]:
+def locked_without_run(folder: Path, named: bool) -> Iterator[None]:
     """Within the block, lock the folder; on exit, clean up if no run has begun.
 
     Cleaning up removes the lock file and the log file, unless they already existed, and the folder

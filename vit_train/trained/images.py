@@ -117,7 +117,7 @@ def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     """Return the settings of files that follow from a run; `own` are the run's own settings."""
     earlier = own.get("split_as")
     if earlier and not Path(str(earlier), IMAGES).is_file():
-        earlier = str(run_folder(meta.path))  # which lists the same splits
+        earlier = str(run_folder(meta.path))  # this run lists the same splits
     return {
         "max_pixels": min(own.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
         "fit": meta.fit,
@@ -131,9 +131,8 @@ def listed_images(
 ) -> EvalImages | None:
     """Read only the images of `split` from the run's own folder, or a sample of `count` of them.
 
-    Without `count`, also read the validation images, for a temperature. Return None, without a
-    sample, if the run's images cannot be told from others by its list of files and by the keys of
-    the images that it has seen.
+    Without `count`, also read the validation images, for a temperature. Return None if the run's
+    list of files, and the keys of the images it has seen, do not show that these are its images.
     """
     if given.root or given.file or config.cache or meta.seen is None:
         return None
