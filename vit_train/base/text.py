@@ -88,7 +88,7 @@ def shortened(title: str, length: int = 22) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join the first ten names, each shortened, by commas; if there are N more, add "… N more"."""
+    """Join the first ten names, each shortened, with commas; add "… N more" for any others."""
     more = [f"… {len(names) - 10} more"] if len(names) > 10 else []
     return ", ".join([*(shortened(name) for name in names[:10]), *more])
 
@@ -100,8 +100,8 @@ def reason(error: BaseException) -> str:
     class.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
-    return " ".join(told)[:300] or type(error).__name__
+    kept = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+    return " ".join(kept)[:300] or type(error).__name__
 
 
 def render(package: str, template: str, **content: object) -> str:
