@@ -213,9 +213,8 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
     """Map the weight of each layer in the model's blocks to its number of stacked matrices.
 
-    The layers are linear layers and convolutions.
-
-    The number is the layer's attribute `stacked` or, without this attribute, 1.
+    The layers are linear layers and convolutions. The number is the layer's attribute `stacked` or,
+    without this attribute, 1.
     """
     return {
         cast(nn.Parameter, layer.weight): getattr(layer, "stacked", 1)

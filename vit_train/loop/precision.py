@@ -83,12 +83,12 @@ def statistics_of(model: nn.Module) -> list[Tensor]:
 
 # Smaller gains do not justify bf16's rounding.
 LEAST_SPEEDUP = 1.05
-# The seconds that one pass may take, which limits the images that are timed, and those for all.
+# The seconds for one pass, which limit the number of images, and the seconds for all passes.
 PASS_SECONDS = 0.15
 SECONDS = 0.3
 FEWEST_ROUNDS = 2
 MOST_IMAGES = 16
-# What this process has measured.
+# The speedups of bf16 that this process has measured.
 SPEEDUPS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
@@ -137,8 +137,9 @@ def bf16_speedup(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
     backward, or forward alone for a model in eval mode. The instruction set does not predict the
     speedup: with AVX512_BF16, bf16 takes half the time on some CPUs and twice the time on others.
 
-    The two precisions take turns, in one thread, whose own time counts, because other programs
-    would slow down some of the passes. The weights and the random generator stay as they are.
+    Other programs may slow down some of the passes, so the two precisions take turns, and only the
+    time of the one thread that computes counts. The weights and the random generator stay as they
+    are.
     """
     is_training = model.training
     parameters = [p for p in model.parameters() if p.requires_grad] if is_training else []
@@ -170,9 +171,10 @@ def bf16_speedup(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
 
 
 def fastest_of_turns(seconds: Callable[[str], float], budget: float) -> float:
-    """Return the ratio of the shortest times of fp32 and of bf16, given a function that times.
+    """Return the speedup of bf16: the shortest time of fp32, divided by that of bf16.
 
-    Take turns until they have taken `budget` seconds.
+    `seconds` times one pass in the precision with this name. The two precisions take turns until
+    all passes together have taken `budget` seconds.
     """
     best = {"fp32": math.inf, "bf16": math.inf}
     rounds = 0

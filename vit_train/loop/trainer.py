@@ -68,7 +68,7 @@ class Callback:
         """Handle the end of each epoch, after its validation; `val` is None without validation."""
 
     def on_stop(self, trainer: "Trainer") -> None:
-        """Handle the end of a run that `stop_requested` ends early; called once."""
+        """Handle the end of a run that `Trainer.stop` ends early; called once."""
 
     def on_nonfinite(self, trainer: "Trainer", step: int) -> None:
         """Handle a NaN or infinite loss or gradient at `step`, once it is detected."""
