@@ -195,8 +195,8 @@ def training_batches(config: TrainConfig, data: RunData, processes: Processes) -
     if count % size > count / 10:
         other = min(range(size, size // 2, -1), key=lambda each: count % each)
         logger.warning(
-            f"each epoch leaves out {count % size:,} of {counted(count, 'training image')}, other "
-            f"ones each time, because they do not fill a batch of {size}: "
+            f"each epoch leaves out {count % size:,} of {counted(count, 'training image')}, "
+            f"different ones each time, because they do not fill a batch of {size}: "
             f"train.batch_size={other} leaves out {count % other:,}"
         )
     return batches

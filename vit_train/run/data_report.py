@@ -176,7 +176,7 @@ CHUNK = 512
 # there, because JPEG stores them at half the resolution.
 FINE = 32
 SATURATION = 0.5
-# The number of images to keep at that size.
+# The number of images to cache at that size.
 KEPT = 10_000
 # Copies are closer than this share of the distance to the image that is RANK-th most similar. As in
 # the ratio test of Lowe (2004), this tells copies from different pictures of similar objects.
@@ -219,7 +219,7 @@ def find_copies(
 
 
 def details(parts: Sequence[Tensor]) -> Callable[[int, int], Tensor]:
-    """Return a function that returns the image of an index as a unit vector at a side in pixels.
+    """Return a function from an image's index and a side in pixels to the image as a unit vector.
 
     The dot product of two vectors is the correlation of the pixels of two images. As in `edges`,
     the mean of all images is subtracted.

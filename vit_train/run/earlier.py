@@ -115,16 +115,17 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         fingerprint=state.checksum,
         recipe=recipe(state.config, state.extends, state.fingerprint),
     )
-    if verb == "extend":  # which chooses the best of its own epochs
+    if verb == "extend":  # the longer run selects the best of its own epochs
         state = replace(state, best=None)
     state, best = with_best(state, path)
     return Earlier(state, [*state.extends, own], verb, folder, best)
 
 
 def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:
-    """Return the `state` saved in `path`, and the checkpoint beside it of the state's best epoch.
+    """Return the `state` saved in `path`, and the path of its best epoch's checkpoint.
 
-    If there is no such checkpoint, forget the best epoch, because its weights are lost.
+    If there is no such checkpoint beside `path`, forget the best epoch, because its weights are
+    lost.
     """
     if state.best is None:
         return state, None

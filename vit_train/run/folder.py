@@ -123,7 +123,7 @@ class RunFolder(RunFiles):
         self.resumed = resumed
         self.extends = earlier.chain if earlier else []
         before = read_object(path / SUMMARY) if resumed else {}
-        # Of the launch that began the run.
+        # The command and its settings are those of the launch that began the run.
         self.command = str(before.get("command", launch.command))
         self.chosen = typed(list[str], before.get("chosen", list(launch.chosen)), "chosen")
         # Facts that may differ between the processes that successively trained the run.
@@ -206,7 +206,7 @@ class RunFolder(RunFiles):
         origin = self.earlier.words(self.run.config) if self.earlier else self.run.origin
         logger.info(opening(self.run, self.path, origin))
         advice = hint(self.requested, self.run, self.command)
-        if advice and own_state is None and self.launch.chosen:  # else not from the command line
+        if advice and own_state is None and self.launch.chosen:  # only for a command line
             logger.info(advice)
         warn_of_uneven_classes(self.run)
 

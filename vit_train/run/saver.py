@@ -133,7 +133,7 @@ class CheckpointManager(Callback):
             with self.tolerant(is_last=trainer.finished, is_epoch=True):
                 self._save(trainer)
         else:
-            self.on_log(trainer, log)  # which flushes the reports if that is due
+            self.on_log(trainer, log)  # flushes the reports if that is due
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)

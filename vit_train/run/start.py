@@ -53,7 +53,7 @@ WHITENED_IMAGES = 5000
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, on what and how: `config` has no open settings."""
+    """A run's settings, data, task and model; `config` has no open settings."""
 
     config: TrainConfig
     precision: Precision
@@ -112,12 +112,12 @@ def resolve(
 ) -> Run:
     """Load the data, build the model and the task, and decide what the settings leave open.
 
-    What a setting that is null or auto becomes may depend, in this order, on the pretrained
+    The value of a setting that is null or auto may depend, in this order, on the pretrained
     weights, the images, the model and the speed. A run that continues from a `checkpoint` takes its
-    normalization; the weights are loaded later, and `run/plan.py` decides for train.minutes. Raise
-    ValueError for settings that do not fit.
+    normalization from there; its weights are loaded later. For train.minutes, `run/plan.py` chooses
+    the epochs. Raise ValueError for settings that do not fit together.
     """
-    # Raise ValueError for an unknown schedule now, not after the data are loaded.
+    # Reject an unknown schedule now, not after the data are loaded.
     chosen(SCHEDULES, "optim.schedule", requested.optim.schedule)
     # Building a model draws random numbers, so this comes before the seed is set.
     teacher, pretrained = other_models(requested, device, fresh=checkpoint is None)
@@ -212,7 +212,7 @@ def flops_of(config: TrainConfig, teacher: ModelConfig | None, data: DataFacts) 
 
 
 def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> TrainConfig:
-    """Return the config with the values that null has, with or without pretrained weights.
+    """Return the config with a value for each null setting; pretrained weights determine some.
 
     With model.from_weights, settings of the model's shape that have their defaults take the values
     of the pretrained model.
@@ -237,7 +237,7 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
 def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
     """Return the settings of the model that must change to fit the pretrained weights.
 
-    Leave out what the user has set, so that the weights are refused later.
+    Leave out settings that the user has set: weights that do not fit these are rejected later.
     """
     vit = require_vit(config.model, "init_from=")
     if not vit.from_weights:
@@ -250,11 +250,11 @@ def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
 
 
 def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:
-    """Return the usual settings for fine-tuning, of those that are null.
+    """Return the usual values for fine-tuning of settings that have their defaults.
 
-    They are the pretrained model's image size, for your own images, and `fine_tuning` of the
-    settings' classes, for a classifier all of whose weights are trained. The encoders of this
-    program's autoencoders need as much training as random weights.
+    For your own images, these include the pretrained model's image size. For a pretrained
+    classifier whose weights are all trained, they include `fine_tuning` of the settings' classes.
+    The encoders of this program's autoencoders need as much training as random weights.
     """
     found: dict[str, Any] = {}
     if isinstance(config.data, FolderConfig) and pretrained.image_size:
@@ -279,8 +279,8 @@ def with_named_runs(config: TrainConfig, own: Path, earlier: Path | None) -> Tra
 
     If the folder stayed in the config, a resumed run could load a different model, because a newer
     run may have been added to the folder. If the run that data.split_as names no longer exists,
-    name this run, in the folder `own`, instead, or the run in the folder `earlier` that this one
-    continues; it has the same splits.
+    name a run with the same splits instead: the run in the folder `earlier`, which this one
+    continues, or this run, in the folder `own`.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))

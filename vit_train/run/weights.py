@@ -161,10 +161,8 @@ def checked_teacher(
 ) -> Teacher | None:
     """Return the teacher of a distillation task, None for other tasks.
 
-    `normalize` is the student's normalization.
-
-    Raise ValueError if the teacher is no classifier, or if its classes or image size are not those
-    of the data.
+    `normalize` is the student's normalization. Raise ValueError if the teacher is no classifier, or
+    if its classes or image size are not those of the data.
     """
     if teacher is None or not isinstance(config, DistillConfig):
         return None
