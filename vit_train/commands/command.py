@@ -40,7 +40,7 @@ from vit_train.config.run import (
     to_config,
 )
 
-# The types of settings that hold text, and the settings of other types that hold it.
+# The types of settings that hold text, and settings of other types that hold text.
 TEXT = (str, str | None, list[str])
 PATHS = ("ckpt", "images", "hydra.run.dir", "hydra.sweep.dir")
 # The parts of a value: quoted texts, and what is between quotes, commas and brackets.

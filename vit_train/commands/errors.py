@@ -143,10 +143,10 @@ def no_such_setting(asked: str, kind: type) -> str:
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return the settings, of any group, whose name is `name`.
+    """Return the settings, of any group, that the user may have meant by `name`.
 
-    If there are none or too many, return those whose name contains `name` as whole words, or ends
-    `name`, or else those whose name is spelled alike.
+    These have the name `name`. If there are none or too many, return those whose name contains
+    `name` as whole words, or is the end of `name`; failing that, those spelled alike.
     """
     names = {key: key.rpartition(".")[2] for key in sorted(known)}
     same = [key for key, other in names.items() if other in (name, f"{name}s")]

@@ -61,9 +61,9 @@ def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, Tr
 def rerun_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `config=`, `fork=` or `extend=` names, with changes.
 
-    The changes are those on the command line, `overrides`, from which Hydra has `composed` its
-    config. Raise ValueError if the run cannot be used so, or if the command line changes a setting
-    that does not fit the run's saved state.
+    The changes are the command line's `overrides`; `composed` is the config that Hydra composed
+    from them. Raise ValueError if the run cannot be used in this way, or if the command line
+    changes a setting that does not fit the run's saved state.
     """
     if composed.config is not None:
         path = run_at(Path(composed.config))

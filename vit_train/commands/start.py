@@ -14,7 +14,7 @@ def ended_by_interrupt(command: str) -> Iterator[None]:
 
     KeyboardInterrupt is not used, because an import, a destructor or a callback could catch this
     exception, and the command would continue. If the process already ignores Ctrl-C, as a script's
-    background job does, the process goes on ignoring Ctrl-C.
+    background job does, Ctrl-C stays ignored.
     """
 
     def end(number: int, frame: object) -> None:
