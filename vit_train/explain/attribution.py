@@ -29,7 +29,7 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
     ½ (mean over heads + I); the identity I stands for the residual connection (Abnar & Zuidema
     2020).
     """
-    return through([weights.mean(dim=1) for weights in layers], 0.5)
+    return product_of_layers([weights.mean(dim=1) for weights in layers], 0.5)
 
 
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
@@ -40,15 +40,15 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     (Chefer et al. 2021, arXiv:2103.15679, equations 5 and 6).
     """
     products = map(torch.mul, layers, gradients)
-    return through([each.clamp(min=0).mean(dim=1) for each in products], 1)
+    return product_of_layers([each.clamp(min=0).mean(dim=1) for each in products], 1)
 
 
-def through(matrices: Sequence[Tensor], factor: float) -> Tensor:
-    """Return the product over the layers of `factor` (matrix + I), from matrices (B,T,T)."""
-    together = torch.eye(matrices[0].shape[-1]).to(matrices[0])
+def product_of_layers(matrices: Sequence[Tensor], factor: float) -> Tensor:
+    """Return the product of the layers' `factor` · (matrix + I), (B,T,T), the last layer first."""
+    product = torch.eye(matrices[0].shape[-1]).to(matrices[0])
     for matrix in matrices:
-        together = factor * (matrix @ together + together)
-    return together
+        product = factor * (matrix @ product + product)
+    return product
 
 
 def patch_maps(matrix: Tensor, grid: Size, has_class: bool, registers: int = 0) -> Tensor:

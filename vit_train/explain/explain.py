@@ -60,7 +60,7 @@ def explain_predictions(config: ExplainConfig) -> None:
 def make_explainer(trained: Trained, config: ExplainConfig) -> Explainer | None:
     """Return an explainer, or None if the model predicts pixels.
 
-    Raise ValueError for settings that the model or the method does not have.
+    Raise ValueError for settings that the model or the method does not support.
     """
     if isinstance(trained.model, EncoderDecoder):
         if config.score or config.target is not None or config.method != ExplainConfig.method:

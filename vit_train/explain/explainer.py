@@ -234,10 +234,10 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, maps: Tensor) -> list[Tensor]:
-        """Return, as bool (N,), whether images keep their `predicted` class without some patches.
+        """Return whether images keep their `predicted` class without some patches: two bool (N,).
 
-        The first tensor is for deleting the patches that the maps mark most, the second for
-        deleting as many random patches.
+        The first is for deleting the patches that the maps mark most, the second for deleting as
+        many random patches.
         """
         return [
             self.probabilities(images, order[:, self.patch_count() :]).argmax(1) == predicted
@@ -288,7 +288,7 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
     batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
     batch, order = next(iter(meta.task.eval_loader(batches)))
-    if isinstance(model, Autoregressor):  # it is given the first patches, and predicts the others
+    if isinstance(model, Autoregressor):  # predicts all but the first patches
         num_visible = first_predicted = model.num_given
         order = torch.arange(math.prod(grid), device=trained.device).expand(len(images), -1)
         inputs: tuple[Tensor, ...] = (batch,)
