@@ -67,10 +67,10 @@ WRONG = {
     "path,label,fold\ncat/0.png,cat,0\ndog/0.png,dog,4\n": "the column of the split holds 0, 4:",
     "path,label,usage\ncat/0.png,cat,Training\n": r"split in the column usage \(Training\)",
     "path,tags\ncat/0.png,a,b\n": "line 2: there are more cells than columns",
-    "cat/0.png,cat\n": "no column path: .* This first line is cat/0.png, cat",
-    "cat/0.png 0\n": "no column path: .* This first line is cat/0.png 0",
-    "filename,cat,dog\ncat/0.png,1,0\n": "no column label: .* first line is filename, cat, dog",
-    '{"file_name": "0.png", "label": 1}\n': "no column path: .* JSON",
+    "cat/0.png,cat\n": r"no column path: .* set data.columns=\[path,label\]. This .* cat/",
+    "cat/0.png 0\n": "no column path: .* This first line is cat/0.png, 0",
+    "filename,cat,dog\ncat/0.png,1,x\ncat/1.png,2,1\n": "no column label: .* filename, cat, dog",
+    "filename,good\ncat/0.png,1\ndog/0.png,0\n": "no column label: ",
     "image,label\n0,cat\n": "0: there is no such file\n.* end in an extension",
     "": "no column path: .* This first line is empty",
     **{
@@ -93,7 +93,10 @@ def test_a_table_that_cannot_be_right_is_refused(text: str) -> None:
     Path(config.file).write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(ValueError, match=f"(?s){WRONG[text]}"):
         load_dataset(config)
-    for file, words in (("", "data.file=FILE must name"), ("none.csv", "cannot be read as a CSV")):
+    for file, words in (
+        ("", "data.file=FILE must name"),
+        ("none.csv", "cannot be read as a table"),
+    ):
         with pytest.raises(ValueError, match=words):
             load_dataset(TableConfig(file=file))
 
@@ -149,6 +152,59 @@ def test_columns_have_their_usual_names_and_others_are_named_once(run: Run) -> N
         assert said.count(f"not used: {header.split(';')[1]}") == 1
     Path("photos/labels.csv").write_text("path,label\n" + PHOTOS[0] + ",Käfer\n", encoding="utf-16")
     run.fails("is not in UTF-8: save it again as “CSV UTF-8”", *data)
+
+
+PUBLIC = {
+    # Roboflow's _classes.csv
+    "one column per class": (
+        "labels.csv",
+        "filename, cat, dog\n"
+        + "".join(f"{p}, {p[0] == 'c':d}, {p[0] == 'd':d}\n" for p in PHOTOS),
+        {},
+    ),
+    # Hugging Face's imagefolder
+    "JSON lines": (
+        "metadata.jsonl",
+        "".join(f'{{"file_name": "{p}", "label": "{p[:3]}", "width": 8}}\n' for p in PHOTOS),
+        {},
+    ),
+    # Kaggle
+    "ids": ("labels.csv", "id,label\n" + "".join(f"{p[:-4]},{p[:3]}\n" for p in PHOTOS), {}),
+    # lists such as train.txt
+    "a list": (
+        "train.txt",
+        "".join(f"{p} {p[:3]}\n" for p in PHOTOS),
+        {"columns": ["path", "label"]},
+    ),
+}
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("layout", PUBLIC)
+def test_a_public_layout_of_a_table_is_read(layout: str) -> None:
+    name, text, settings = PUBLIC[layout]
+    config = table("", file=f"photos/{name}", test_fraction=1e-9, **settings)
+    Path(config.file).write_text(text, encoding="utf-8")
+    data = load_dataset(config)
+    folder = load_dataset(FolderConfig(root="photos", image_size=8, test_fraction=1e-9))
+    names = data.train.all_names.tolist()
+    order = [folder.train.all_names.tolist().index(name) for name in names]
+    assert data.classes == folder.classes and len(names) + len(data.test) == len(PHOTOS)
+    assert torch.equal(data.train.labels, folder.train.labels[order])
+
+
+@pytest.mark.usefixtures("run")
+def test_columns_of_classes_give_tags_if_an_image_is_of_any_number_of_classes() -> None:
+    """As in tables of attributes, with −1 for no."""
+    lines = [f"{PHOTOS[0]},1,1", f"{PHOTOS[1]},-1,-1", f"{PHOTOS[2]},-1,1"]
+    data = load_dataset(table(rows("image_id,Hat,Smiling", lines), test_fraction=1e-9))
+    marks = {
+        name: labels.tolist()
+        for part in (data.train, data.test)
+        for name, labels in zip(part.all_names, part.labels, strict=True)
+    }
+    assert data.classes == ("Hat", "Smiling")
+    assert marks == {PHOTOS[0]: [1, 1], PHOTOS[1]: [0, 0], PHOTOS[2]: [0, 1]}
 
 
 @pytest.mark.usefixtures("run")

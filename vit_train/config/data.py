@@ -295,6 +295,11 @@ class TableConfig(FolderConfig):
         "The folder to which the paths are relative; empty: the file's folder.",
         alters="machine",
     )
+    columns: list[str] | None = setting(
+        None,
+        "The names of the columns of a table whose first line does not name them, such as "
+        "[path,label].",
+    )
     tag_separator: str | None = setting(
         None,
         "What separates the tags in a cell: bar (|), comma, semicolon or space. null: bar, but a "

@@ -1,19 +1,30 @@
 """Tables of images: the rows of a CSV file, whose columns may have any of their usual names."""
 
 import csv
+import io
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
 from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import listed
 from vit_train.config.data import TAG_SEPARATORS, TableConfig
-from vit_train.data.files import ImageFile, SplitFiles, by_split, class_name, folded
+from vit_train.data.files import (
+    SUFFIXES,
+    ImageFile,
+    SplitFiles,
+    by_split,
+    class_name,
+    folded,
+    images_in,
+)
 from vit_train.data.splits import split_of
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 COLUMN_NAMES = {
-    "path": ("path", "file", "filename", "image"),
+    "path": ("path", "file", "filename", "filepath", "image", "imagepath", "imageid", "id"),
     "label": ("label", "class", "category", "target"),
     "tags": ("tags",),
     "split": ("split", "set", "subset", "fold", "isvalid"),
@@ -42,26 +53,49 @@ def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
-    files = [image_file(row, f"{config.file}, line {number}", config) for number, row in rows]
+    folders: dict[Path, dict[str, Path]] = {}
+    files = [
+        image_file(row, f"{config.file}, line {number}", config, folders) for number, row in rows
+    ]
     has_tags = "tags" in rows[0][1]
     if has_tags and config.tag_separator is None:
         require_separated(files)
     return by_split(SplitFiles(Path(config.file), files, [], has_tags), parts)
 
 
-def image_file(row: Mapping[str, str], place: str, config: TableConfig) -> ImageFile:
-    """Return the file of a row; raise ValueError, with its `place`, if the row is incomplete."""
+def image_file(
+    row: Mapping[str, str],
+    place: str,
+    config: TableConfig,
+    folders: dict[Path, dict[str, Path]],
+) -> ImageFile:
+    """Return the file of a row; raise ValueError, with its `place`, if the row is incomplete.
+
+    `folders` are those of `with_suffix`.
+    """
     has_tags = "tags" in row
     label = joined_tags(row["tags"], config.tag_separator or "bar") if has_tags else row["label"]
     if not row["path"] or not (label.strip() or has_tags):
         raise ValueError(f"{place}: each row needs a path and a label")
     return ImageFile(
-        Path(config.root, row["path"].replace("\\", "/")),
+        with_suffix(Path(config.root, row["path"].replace("\\", "/")), folders),
         class_name(label.strip()),
         # An image without a group is a group of its own.
         (row["group"].strip() or row["path"]) if "group" in row else None,
         weight_in(row["weight"], place) if "weight" in row else None,
     )
+
+
+def with_suffix(path: Path, folders: dict[Path, dict[str, Path]]) -> Path:
+    """Return the image file of an id without a suffix, such as 7 for 7.jpg, or `path` itself.
+
+    `folders` keeps the image files of each folder, by their names without suffix.
+    """
+    if path.suffix.lower() in SUFFIXES or path.is_file():
+        return path
+    if path.parent not in folders:
+        folders[path.parent] = {each.stem: each for each in images_in(path.parent)}
+    return folders[path.parent].get(path.name, path)
 
 
 def joined_tags(cell: str, separator: str) -> str:
@@ -106,38 +140,61 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
 
     Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
     """
+    lines = read_lines(config)
+    headers = config.columns or (lines.pop(0)[1] if lines else [])
+    columns = columns_of(headers, config)
+    # A row may lack its last cells.
+    rows = [(number, [*row, *[""] * (len(headers) - len(row))]) for number, row in lines]
+    for number, row in rows:
+        if any(row[len(headers) :]):
+            raise ValueError(
+                f"{config.file}, line {number}: there are more cells than columns: put cells that "
+                "contain a separator into double quotes"
+            )
+    classes = {} if {"label", "tags"} & columns.keys() else class_columns(headers, rows, columns)
+    require_columns(headers, columns.keys() | ({"label"} if classes else set()), config)
+    if rows:
+        check_others(headers, rows[0][1], columns | classes, config)
+    marked = [[name for name, place in classes.items() if is_marked(row[place])] for _, row in rows]
+    kind = "label" if all(len(names) == 1 for names in marked) else "tags"
+    for (number, row), names in zip(rows, marked, strict=True):
+        cells = {name: row[place] for name, place in columns.items()}
+        yield number, cells | ({kind: "|".join(names)} if classes else {})
+
+
+def read_lines(config: TableConfig) -> list[tuple[int, list[str]]]:
+    """Return the lines that are not empty, each with its number, as cells.
+
+    A file of JSON objects, one a line (.jsonl), gets a first line with their keys. Raise ValueError
+    if the file cannot be read.
+    """
     try:
-        with Path(config.file).open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            # Spreadsheets of many countries separate cells by semicolons.
-            delimiter = max(",;\t", key=first.count)
-            rows = csv.reader(file, delimiter=delimiter)
-            headers = next(rows, [])
-            columns = columns_of(headers, config)
-            for number, row in enumerate(filter(any, rows)):
-                if number == 0:
-                    check_others(headers, row, columns, config)
-                if any(row[len(headers) :]):
-                    raise ValueError(
-                        f"{config.file}, line {rows.line_num}: there are more cells than columns: "
-                        "put cells that contain a separator into double quotes"
-                    )
-                cells = [*row, *[""] * len(headers)]  # a row may lack its last cells
-                yield rows.line_num, {name: cells[place] for name, place in columns.items()}
+        text = Path(config.file).read_text(encoding="utf-8-sig")
+        if config.file.endswith(".jsonl"):
+            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+            keys = list(dict.fromkeys(chain.from_iterable(records)))
+            rows = [[in_cell(record.get(key, "")) for key in keys] for record in records]
+            return list(enumerate([keys, *rows]))
+        first = text.partition("\n")[0]
+        # Spreadsheets of many countries separate cells by semicolons; lists have only spaces.
+        delimiter = max(",;\t", key=first.count)
+        lines = csv.reader(io.StringIO(text), delimiter=delimiter if delimiter in first else " ")
+        return [(lines.line_num, line) for line in lines if any(line)]
     except UnicodeDecodeError:
         raise ValueError(
             f"data.file={config.file} is not in UTF-8: save it again as “CSV UTF-8”"
         ) from None
-    except (OSError, csv.Error) as error:
-        raise ValueError(f"data.file={config.file} cannot be read as a CSV file: {error}") from None
+    except (OSError, csv.Error, ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"data.file={config.file} cannot be read as a table: {error}") from None
+
+
+def in_cell(value: object) -> str:
+    """Return a value of a JSON object as a cell; a list becomes tags."""
+    return "|".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
-    """Return the place of each column that is used; of columns with one name, use the first.
-
-    Raise ValueError, with all headers, if a column is missing.
-    """
+    """Return the place of each usual column; of columns with one name, the first."""
     names = [folded(header) for header in headers]
     named = COLUMN_NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
     columns = {
@@ -148,17 +205,48 @@ def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
     }
     if "tags" in columns:
         columns.pop("label", None)
-    for column in ("path", "tags" if "tags" in columns else "label"):
-        if column not in columns:
+    return columns
+
+
+def require_columns(headers: Sequence[str], found: Set[str], config: TableConfig) -> None:
+    """Raise ValueError, with all headers, if one of the columns is missing."""
+    for column in ("path", "tags" if "tags" in found else "label"):
+        if column not in found:
             raise ValueError(
                 f"{config.file} has no column {column}: the first line must name the columns, such "
-                "as path,label,split or, for several tags per image, path,tags (cat|dog). JSON and "
-                f"tables with a column for each class are not read. This first line is "
+                "as path,label,split or, for several tags per image, path,tags (cat|dog). For a "
+                "table without such a line, set data.columns=[path,label]. This first line is "
                 f"{listed(headers) or 'empty'}"
             )
-    if config.group_by not in (None, TableConfig.group_by) and "group" not in columns:
+    if config.group_by not in (None, TableConfig.group_by) and "group" not in found:
         raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
-    return columns
+
+
+MARKS = ("1", "1.0", "true", "yes")
+NO_MARKS = ("0", "0.0", "-1", "-1.0", "false", "no", "")
+
+
+def is_marked(cell: str) -> bool:
+    """Return True if a cell of a class's column says that the image is of this class."""
+    return cell.strip().lower() in MARKS
+
+
+def class_columns(
+    headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], columns: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the places of the columns that mark, with 1 and 0, the images of one class each.
+
+    A single such column is no table of classes.
+    """
+    found = {
+        header: place
+        for place, header in enumerate(headers)
+        if header
+        and place not in columns.values()
+        and {row[place].strip().lower() for _, row in rows} <= {*MARKS, *NO_MARKS}
+        and any(is_marked(row[place]) for _, row in rows)
+    }
+    return found if len(found) > 1 else {}
 
 
 def check_others(
