@@ -1,3 +1,6 @@
+import threading
+import time
+from collections.abc import Iterator
 from itertools import chain, combinations, pairwise
 from typing import Any
 
@@ -5,10 +8,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_trainers import FP32, fit
+from torch import Tensor, nn
 
 from vit_train.config.data import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, balanced_order
+from vit_train.config.model import ModelConfig
+from vit_train.config.run import TrainConfig
+from vit_train.config.tasks import ClassifyConfig
+from vit_train.config.training import AdamWConfig, LoopConfig
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches, ahead, balanced_order
 from vit_train.data.dataset import ImageSet, Statistics, resize
+from vit_train.loop.trainer import Callback, Trainer
+from vit_train.tasks.classify import Classify
 
 CPU = torch.device("cpu")
 RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
@@ -223,3 +234,136 @@ def test_an_image_that_is_left_over_is_of_any_class() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 1])
     taken = [labels[balanced_order(labels, np.random.default_rng(seed))] for seed in range(20)]
     assert {int(each.sum()) for each in taken} == {3, 4}
+
+
+class Gpu:
+    """The queue of a GPU's steps, of which `finished` are done, and of the events between them."""
+
+    finished: float = float("inf")
+    queued = 0
+
+    @classmethod
+    def event(cls, blocking: bool) -> "Gpu":
+        assert blocking  # otherwise the waiting thread would take a core
+        return cls()
+
+    def record(self) -> None:
+        self.needed = Gpu.queued
+
+    def synchronize(self) -> None:
+        while Gpu.finished < self.needed:
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def small_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """This CPU stands in for a GPU on which the images do not fit; return who pins memory."""
+    pinned_by: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Event", Gpu.event)
+    monkeypatch.setattr(Gpu, "finished", Gpu.finished)
+    monkeypatch.setattr(Gpu, "queued", 0)
+
+    def pin_memory(self: Tensor) -> Tensor:
+        pinned_by.append(threading.current_thread().name)
+        return self
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin_memory)
+    return pinned_by
+
+
+def too_large(count: int = 40, augment: AugmentConfig = STRONG) -> TrainBatches:
+    """Batches of 8 images that stay in main memory."""
+    source = TrainBatches(random_set(count), count, RAW, augment, 8, 0, CPU)
+    source.cropper.on_device = False
+    return source
+
+
+def no_thread_is_left() -> bool:
+    return not [each for each in threading.enumerate() if each.name.startswith("ahead")]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_batches_made_ahead_have_the_same_bits_from_any_batch_on(
+    small_gpu: list[str], first: int
+) -> None:
+    data = random_set(40)
+    plain = TrainBatches(data, 40, RAW, STRONG, 8, 0, CPU).epoch(2, first)
+    for ours, theirs in zip(too_large().epoch(2, first), plain, strict=True):
+        assert all(map(torch.equal, ours, theirs))
+    assert small_gpu == ["ahead_0"] * (5 - first) and no_thread_is_left()
+
+
+@pytest.mark.parametrize("behind, ready", [(1, [2, 3, 4, 4]), (2, [2, 2, 3, 4])])
+def test_the_next_batch_is_made_during_a_step_unless_the_gpu_is_behind(
+    small_gpu: list[str], behind: int, ready: list[int]
+) -> None:
+    """`ready` counts the batches made while the GPU has `behind` steps left to finish."""
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(4):
+            made.append(number)
+            yield number
+
+    Gpu.finished = 0
+    for number, count in zip(ahead(items()), ready, strict=True):
+        Gpu.queued += 1
+        Gpu.finished = max(0, Gpu.queued - behind)
+        time.sleep(0.05)
+        assert len(made) == count
+        threading.Timer(0.01, setattr, (Gpu, "finished", number)).start()
+    assert no_thread_is_left()
+
+
+class EndsAfter2(Callback):
+    """Ends the run after its second step: by a stop, or by an error."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+    def on_step(self, trainer: Trainer) -> None:
+        if trainer.step == 2:
+            trainer.stop()
+            if self.error:
+                raise self.error
+
+
+def trainer_on(source: TrainBatches, *callbacks: Callback) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 40))
+    task = Classify(ClassifyConfig(), ModelConfig(), (3, 8, 8), 40)
+    config = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2, batch_size=8))
+    return Trainer(model, task, source, config, FP32, callbacks)
+
+
+def test_a_stopped_run_continues_with_the_batches_that_were_made_ahead(
+    small_gpu: list[str],
+) -> None:
+    expected = fit(trainer_on(batches(random_set(40), 4, True, 8)))
+    trainer = fit(trainer_on(too_large(augment=AugmentConfig()), EndsAfter2()))
+    assert trainer.step == 2 and no_thread_is_left()
+    trainer.stop_reason = ""
+    fit(trainer)
+    for ours, theirs in zip(trainer.parameters, expected.parameters, strict=True):
+        assert torch.equal(ours, theirs)
+    assert set(small_gpu) == {"ahead_0"} and no_thread_is_left()
+
+
+@pytest.mark.parametrize("error", [ValueError("of a callback"), KeyboardInterrupt()])
+def test_no_thread_is_left_after_an_error(small_gpu: list[str], error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        fit(trainer_on(too_large(), EndsAfter2(error)))
+    assert caught.value is error and no_thread_is_left()
+
+
+def test_an_error_in_the_thread_reaches_the_run(
+    small_gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(index: Tensor, drawn: Tensor) -> Tensor:
+        raise OSError("the cache file is gone")
+
+    source = too_large()
+    monkeypatch.setattr(source.cropper, "cut", gone)
+    with pytest.raises(OSError, match="the cache file is gone"):
+        fit(trainer_on(source))
+    assert no_thread_is_left()

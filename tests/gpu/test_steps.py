@@ -118,7 +118,12 @@ def test_evaluation_as_a_graph_sees_each_batch_and_the_latest_weights() -> None:
 
 @gpu_alone
 @pytest.mark.parametrize("cuda_graph", [True, False])
-def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_the_loop_never_waits_between_two_logs(
+    cuda_graph: bool, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the data set stays in main memory."""
+    monkeypatch.setattr(batches, "GPU_SHARE", share)
     trainer = trainer_of(pictures(), log_every=1000, cuda_graph=cuda_graph)
     draws = list(trainer.train_loader.draws(0))
     for each in draws[:5]:

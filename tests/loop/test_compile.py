@@ -20,7 +20,7 @@ from vit_train.config.tasks import ClassifyConfig
 from vit_train.data import policies as operations
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
-from vit_train.loop.compile import GraphedStep, compile_batch, compile_model
+from vit_train.loop.compile import GraphedStep, compile_batch, compile_model, packed
 from vit_train.loop.precision import Precision
 from vit_train.model.vit import VisionTransformer
 from vit_train.tasks.classify import Classify
@@ -70,13 +70,21 @@ def test_an_invalid_capture_ends_the_run_where_pytorch_cannot_continue(
         monkeypatch.setattr(torch.cuda, name, lambda *_: None)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    step = GraphedStep(invalid, torch.device("cpu"))
+    step, ones = GraphedStep(invalid, torch.device("cpu")), torch.ones(1)
     if stops:
         with pytest.raises(ValueError, match=r"set train\.cuda_graph=false"):
-            step.capture((torch.ones(1),))
+            step.capture((ones,))
     else:
-        step.capture((torch.ones(1),))
+        step.capture((ones,))
         assert "continuing without one" in caplog.text and not step.replay
+    # The next batch overwrites the buffers, not the batch from which they were made.
+    assert step.buffers[0].data_ptr() != ones.data_ptr()
+
+
+def test_a_large_batch_in_pinned_memory_is_copied_once() -> None:
+    images, scalars, draws = torch.zeros(9, dtype=torch.uint8), torch.zeros(3), torch.zeros(2, 4)
+    joined, alone = packed((scalars, images, draws))
+    assert joined.shape == (11,) and alone.data_ptr() == images.data_ptr()
 
 
 @pytest.mark.slow

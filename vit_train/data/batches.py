@@ -3,8 +3,10 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +32,7 @@ from vit_train.data.splits import strata
 Batch = tuple[Tensor, Tensor]
 # The random draws for a batch, made on the CPU before the batch is made on the device.
 Draws = tuple[Tensor, ...]
+Item = TypeVar("Item")
 
 
 # The share of a GPU's free memory for images; the rest is for the model and its activations.
@@ -66,6 +69,29 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
             )
             return images
     return images.to(device)
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the items; a background thread prepares each one while a GPU uses the one before it.
+
+    The thread begins once the GPU has finished with the item before that, because the CPU could
+    otherwise run far ahead of the GPU and fill its memory with items.
+    """
+
+    def prepare(used: torch.cuda.Event) -> Item | None:
+        used.synchronize()
+        return next(items, None)
+
+    def start() -> Future[Item | None]:
+        used = torch.cuda.Event(blocking=True)  # which does not keep a core busy
+        used.record()
+        return thread.submit(prepare, used)
+
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        upcoming = start()
+        while (item := upcoming.result()) is not None:
+            upcoming = start()
+            yield item
 
 
 class Normalize(nn.Module):
@@ -163,10 +189,12 @@ class EvalBatches:
         self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        for images, labels in zip(
-            self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True
-        ):
-            yield self.normalize(to_device(images, labels.device)), labels
+        device = self.labels.device
+        parts = iter(self.images.split(self.batch_size))
+        if self.images.device.type != device.type:
+            parts = ahead(part.pin_memory() for part in parts)
+        for images, labels in zip(parts, self.labels.split(self.batch_size), strict=True):
+            yield self.normalize(to_device(images, device)), labels
 
 
 def balanced_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
@@ -258,6 +286,11 @@ class TrainBatches(DrawnBatches):
         return len(self.labels) // self.batch_size
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
+        draws = self.drawn(epoch, first)
+        return draws if self.cropper.on_device else ahead(draws)
+
+    def drawn(self, epoch: int, first: int) -> Iterator[Draws]:
+        """Yield what `draws` yields, each drawn when it is needed."""
         order = self.order(self.generator(epoch))
         for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
@@ -269,8 +302,8 @@ class TrainBatches(DrawnBatches):
         `index` (B,) selects the images of the whole batch. Return the draws, float64 (F,b): the
         index and the draws of each step, for each of the b images that this process makes. With
         Mixup or CutMix, each image is mixed with the image before it, so b includes one more image,
-        the one before this process's share. If the data set does not fit on the device, also return
-        the cropped images, uint8 (b,C,H,W).
+        the one before this process's share. If the data set does not fit on the GPU, also return
+        the cropped images, uint8 (b,C,H,W), in pinned memory.
         """
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:  # the image before the batch's first one is its last, −1
@@ -279,7 +312,7 @@ class TrainBatches(DrawnBatches):
         drawn = torch.cat(parts).double()[:, columns]
         if self.cropper.on_device:
             return (drawn,)
-        return drawn, self.cropper.cut(drawn[0].long(), drawn[1 : 1 + Cropper.rows])
+        return drawn, self.cropper.cut(drawn[0].long(), drawn[1 : 1 + Cropper.rows]).pin_memory()
 
     def batch(self, *draws: Tensor) -> Batch:
         packed, *cropped = draws  # (F,b), and perhaps images uint8 (b,C,H,W)

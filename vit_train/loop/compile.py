@@ -144,7 +144,7 @@ class GraphedStep:
 
         The graph reads its inputs from buffers of the same shapes as `inputs`.
         """
-        self.buffers = self.moved(packed(inputs))
+        self.buffers = [each.clone() for each in self.moved(packed(inputs))]
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream(self.device)
         try:
@@ -195,16 +195,19 @@ class GraphedOutputs:
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """Copy a tensor of the CPU to pinned memory, from which copies to a GPU need no wait."""
+    """Return a tensor of the CPU in pinned memory, from which copies to a GPU need no wait."""
     return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
 def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Concatenate all tensors of the same type, so that each type needs only one copy."""
+    """Concatenate all tensors of the same type, so that each type needs only one copy.
+
+    A tensor that is the only one of its type is not copied, because it may be large and pinned.
+    """
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor.flatten())
-    return [torch.cat(each) for each in by_type.values()]
+    return [torch.cat(each) if len(each) > 1 else each[0] for each in by_type.values()]
 
 
 def unpacked(buffers: Iterable[Tensor], like: Iterable[Tensor]) -> list[Tensor]:
