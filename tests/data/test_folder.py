@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
+from vit_train.base import writing
 from vit_train.config.data import (
     MAX_PIXELS,
     AugmentConfig,
@@ -484,6 +485,28 @@ def test_one_process_decodes_while_others_wait_and_another_one_if_it_is_killed(
     names = [name for process, name in lines if process != str(first.pid)]
     assert sorted(names) == sorted(path.name for path in paths)
     assert not [*cache.glob("*.partial")]
+
+
+@posix
+def test_processes_decode_side_by_side_where_files_cannot_be_locked(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on some cluster file systems: none of them deletes what another one is writing."""
+    paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
+    reading, others = Reading((8, 8)), []
+
+    def read_by_another_first(path: Path, reading: Reading) -> tuple[np.ndarray, int]:
+        monkeypatch.setattr(module, "read_image", read_image)
+        others.append(decode_cached(paths, reading))
+        return read_image(path, reading)
+
+    no_locks = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(writing, "lock", Mock(side_effect=no_locks))
+    monkeypatch.setattr(module, "THREADS", 1)
+    monkeypatch.setattr(module, "read_image", read_by_another_first)
+    found = [decode_cached(paths, reading), *others]
+    assert len(found) == 2 and "could not be cached" not in caplog.text
+    assert all(torch.equal(each[0][:], decode(paths, reading)[0]) for each in found)
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -23,7 +23,7 @@ from PIL.Image import Transpose
 from tqdm import tqdm
 
 from vit_train.base.log import logger
-from vit_train.base.writing import exclusive, replacing
+from vit_train.base.writing import exclusive, remove_partial, replacing
 from vit_train.config.data import FIT, MAX_PIXELS
 from vit_train.config.fields import Size
 from vit_train.data.dataset import ImagesOnDisk
@@ -327,8 +327,7 @@ def write_cache(images: ImagesOnDisk, paths: Sequence[Path], reading: Reading) -
     """Decode all files into the file of `images`, and append their marks."""
     if images.path.is_file():
         logger.warning(f"decoding again: the cache file {images.path} is damaged or outdated")
-    for left_over in images.path.parent.glob(f"{images.path.name}.*.partial"):
-        left_over.unlink(missing_ok=True)  # of a killed process: no other one has the lock
+    remove_partial(images.path.parent)
     with replacing(images.path) as file:
 
         def put(index: int, image: np.ndarray) -> None:
