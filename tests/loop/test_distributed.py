@@ -4,22 +4,27 @@ import multiprocessing
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from conftest import write_images
 from torch import nn
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.data import AugmentConfig, FolderConfig
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.config.training import AdamWConfig, DistributedConfig, LoopConfig
+from vit_train.data import decode
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
-from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.data.dataset import ImageSet, Statistics, load_dataset
 from vit_train.loop import distributed
 from vit_train.loop.distributed import ALONE, Processes, join_processes, leave_processes
 from vit_train.loop.precision import Precision
@@ -28,6 +33,7 @@ from vit_train.run.train import train_epochs
 from vit_train.tasks.classify import Classify
 
 CPU = torch.device("cpu")
+READ_IMAGE = decode.read_image
 AUGMENT = AugmentConfig(crop_padding=2, mixup_alpha=0.4, erase_prob=0.3)
 
 
@@ -71,6 +77,26 @@ def result(processes: Processes) -> dict:
             "labels": evaluated.per_class_count}  # fmt: skip
 
 
+def read_folders(root: Path) -> dict:
+    """Load a folder of images into the cache, and one with a broken file: what happens, and where.
+
+    Note the names of the files that this process decodes.
+    """
+    decoded: list[str] = []
+
+    def read_image(path: Path, reading: decode.Reading) -> tuple[np.ndarray, int]:
+        decoded.append(path.name)
+        return READ_IMAGE(path, reading)
+
+    decode.read_image = read_image
+    config = FolderConfig(root=str(root / "photos"), image_size=8, cache=True, val="none")
+    fingerprint = load_dataset(config).fingerprint
+    files = list(decoded)
+    with pytest.raises(ValueError, match="1 of 6 image files cannot be decoded") as error:
+        load_dataset(replace(config, root=str(root / "broken")))
+    return {"decoded": files, "fingerprint": fingerprint, "error": str(error.value)}
+
+
 def work(rank: int, count: int, port: int, folder: str) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count}
     os.environ |= {name: str(value) for name, value in place.items()}
@@ -78,11 +104,19 @@ def work(rank: int, count: int, port: int, folder: str) -> None:
     processes = join_processes(CPU, DistributedConfig())
     assert processes.any(rank == count - 1) and not processes.any(False)
     assert processes.broadcast({"rank": rank}) == {"rank": 0}
-    torch.save(result(processes), Path(folder, f"{rank}.pt"))
+    torch.save(result(processes) | read_folders(Path(folder)), Path(folder, f"{rank}.pt"))
     leave_processes()
 
 
-def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path: Path) -> None:
+def test_the_number_of_processes_changes_nothing_but_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with data.cache, one of them decodes each file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = [f"{number}.png" for number in range(6)]
+    for root in ("photos", "broken"):
+        write_images(f"{tmp_path}/{root}", [f"train/a/{name}" for name in files])
+    Path(tmp_path, "broken/train/a/2.png").write_bytes(b"no image")
     threads = torch.get_num_threads()
     alone = result(ALONE)
     torch.set_num_threads(threads)
@@ -91,8 +125,12 @@ def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     mp.start_processes(work, (3, port, str(tmp_path)), nprocs=3, start_method="forkserver")
-    for rank in range(3):
-        other = torch.load(tmp_path / f"{rank}.pt")
+    every = [torch.load(tmp_path / f"{rank}.pt") for rank in range(3)]
+    assert sorted(chain(*(each["decoded"] for each in every))) == files
+    whole = load_dataset(FolderConfig(root=f"{tmp_path}/photos", image_size=8, val="none"))
+    assert {each["fingerprint"] for each in every} == {whole.fingerprint}
+    assert len({each["error"] for each in every}) == 1
+    for other in every:
         assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200
         torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
         assert other["count"] == 43 and other["labels"] == alone["labels"]
