@@ -17,8 +17,9 @@ import vit_train
 from vit_train.config.model import CnnConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import sample
+from vit_train.explain import explainer
 from vit_train.explain.attribution import deletion_orders, pointing_hits
-from vit_train.explain.explainer import Explainer, masked, most_central
+from vit_train.explain.explainer import Explainer, decoder_figures, masked, most_central
 from vit_train.loop.precision import Precision
 from vit_train.model import build as building
 from vit_train.model.build import build
@@ -91,6 +92,24 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
     other = ["data.name=cifar10", "data.root=data", "count=10"]
     run.succeeds("vit-explain", "ckpt=run", *other)
     assert Path("run/explain/decoder.png").exists()
+
+
+@pytest.mark.parametrize("task", ["reconstruct", "autoregress"])
+def test_a_decoders_map_has_the_weights_of_the_visible_patches_alone(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """The class token comes before them, and has no place in a map."""
+    trained = vit_train.load(small_run(task))
+    shares = torch.arange(65.0)  # of the class token, then of each patch
+    given = trained.model(*trained.meta.task.example_inputs(), return_attention=True)[1]
+    tokens = given[0][1].shape[3]
+    fake = [(None, shares[:tokens].expand(2, *each.shape[1:])) for _, each in given]
+    monkeypatch.setattr(trained.model, "forward", lambda *inputs, return_attention: (None, fake))
+    drawn: list[torch.Tensor] = []
+    monkeypatch.setattr(explainer, "draw_maps", lambda images, maps, *rest: drawn.append(maps))
+    decoder_figures(trained, 1, torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
+    for image in drawn[0].flatten(1):
+        assert image[image > 0].sort().values.tolist() == [*range(1, tokens)]
 
 
 def test_only_visible_patches_are_shown_and_the_most_central_hidden_one_is_red() -> None:

@@ -64,9 +64,9 @@ def test_one_layers_attention_is_the_mean_of_its_heads(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("has_class", [True, False])
 def test_how_far_heads_look(has_class: bool) -> None:
-    """One head looks at itself, one at the neighbor to the right, one everywhere."""
+    """One head looks at itself, one to its right, one everywhere, and one at the first patch."""
     tokens = 6 + has_class
-    weights = torch.zeros(1, 3, tokens, tokens, dtype=torch.float64)
+    weights = torch.zeros(1, 4, tokens, tokens, dtype=torch.float64)
     if has_class:
         weights[:, :, :, 0] = 0.5  # which has no place
     patches = weights[:, :, has_class:, has_class:]
@@ -76,9 +76,11 @@ def test_how_far_heads_look(has_class: bool) -> None:
             patches[0, 0, here, here] = 0.5
             patches[0, 1, here, 3 * row + (column + 1) % 3] = 0.5
     patches[0, 2] = 0.5 / 6
+    patches[0, 3, :, 0] = 0.5
+    corner = [math.hypot(*divmod(patch, 3)) for patch in range(6)]
     everywhere = [math.dist(divmod(a, 3), divmod(b, 3)) for a in range(6) for b in range(6)]
     far = attention_distances(weights, (2, 3), has_class, patch_size=4)
-    expected = [0, 4 * (1 + 1 + 2) / 3, 4 * sum(everywhere) / 36]
+    expected = [0, 4 * (1 + 1 + 2) / 3, 4 * sum(everywhere) / 36, 4 * sum(corner) / 6]
     assert far.tolist() == pytest.approx(expected)
     assert even_distance(grid=(2, 3), patch_size=4) == pytest.approx(expected[2])
 
