@@ -190,3 +190,5 @@ def test_where_no_rectangle_fits_nothing_is_erased() -> None:
     """Of the area of a fifth of a pixel."""
     rng = np.random.default_rng(0)
     assert not random_rectangles(rng, 100, (3, 3), (0.02, 0.02), (0.3, 3.3), 1)[1].any()
+    erasing = Erasing((1, 1), 1.0)
+    assert erasing.apply(torch.ones(COUNT, 3, 1, 1), drawn(erasing)).all()
