@@ -61,6 +61,7 @@ def test_the_page_needs_no_network_and_no_name_is_markup(
     assert said["classes"][0] == HOSTILE[0] and said["temperature"] == 1.5
     assert said["classes"][2] == "\"'&\\u2028\\x1b[1m{{ 7*7 }}"
     assert said["labels"] == sample(every, 12).labels.tolist()
+    assert not said["stretches"]  # as vit-predict crops photos for a model of the shapes
 
 
 @pytest.mark.parametrize(
