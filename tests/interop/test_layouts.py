@@ -126,6 +126,16 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
         image_size({"pos_embed.0.weight": torch.ones(shape)}, ViTConfig(embed_dim=4096))
 
 
+def test_positions_of_timms_registers_are_added_to_the_registers() -> None:
+    """As is done there in every forward pass, while registers have no positions here."""
+    model = model_for(TIMM)
+    theirs = TIMM.to_theirs(model.state_dict())
+    theirs["pos_embed"][:, 1:17] = 2.0
+    ours, _, _ = TIMM.to_ours(theirs)
+    assert model.reg_token is not None
+    assert torch.equal(ours["reg_token"], model.reg_token + 2)
+
+
 def test_the_activation_comes_from_timms_config() -> None:
     for activation in ("gelu", "gelu_tanh"):
         config = replace(SMALL, activation=activation, norm_eps=1e-6)
@@ -143,8 +153,12 @@ def test_the_activation_comes_from_timms_config() -> None:
 def test_images_that_are_not_normalized_keep_their_values() -> None:
     """As the preprocessing of Hugging Face says of itself."""
     images = {"image_mean": [0.5] * 3, "image_std": [0.2] * 3}
-    for normalizes, mean, std in ((True, 0.5, 0.2), (False, 0.0, 1.0)):
-        files = {"preprocessor_config.json": images | {"do_normalize": normalizes}}
+    for stated, mean, std in (
+        ({"do_normalize": True}, 0.5, 0.2),
+        ({"do_normalize": False}, 0.0, 1.0),
+        ({}, 0.5, 0.2),
+    ):
+        files = {"preprocessor_config.json": images | stated}
         found = hf_facts(files).statistics
         assert found is not None and (*found.mean, *found.std) == (*[mean] * 3, *[std] * 3)
 
