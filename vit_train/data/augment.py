@@ -1,11 +1,8 @@
-"""Crops, turns, random erasing, Mixup and CutMix for whole batches.
-
-Each step of augmentation has two methods. `draw` returns `rows` random numbers for each image of a
-batch, drawn on the CPU: (rows,B). `apply` makes the images from these numbers on any device.
-"""
+"""Crops, turns, random erasing, Mixup and CutMix for whole batches."""
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +11,21 @@ from torch import Tensor
 
 from vit_train.config.data import AugmentConfig
 from vit_train.config.fields import Size, sides
+
+
+class Step(Protocol):
+    """A step of augmentation of images (B,C,H,W)."""
+
+    rows: int
+
+    def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
+        """Draw, on the CPU, `rows` random numbers for each of the images at `index`: (rows,B).
+
+        Epochs count from 0.
+        """
+
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        """Make the augmented images from these numbers, on any device."""
 
 
 def per_image(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

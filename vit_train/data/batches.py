@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from vit_train.base.log import logger
 from vit_train.base.machine import gigabytes
 from vit_train.config.data import AugmentConfig
+from vit_train.config.fields import Size
 from vit_train.data.augment import (
     Cropper,
     Erasing,
     Mixer,
     Orientation,
     ResizedCrop,
+    Step,
     one_hot_targets,
 )
 from vit_train.data.dataset import ImageSet, Statistics, select
-from vit_train.data.photometric import Blur, ColorJitter
-from vit_train.data.policies import POLICIES, Policy
 from vit_train.data.splits import strata
 
 Batch = tuple[Tensor, Tensor]
@@ -213,6 +213,31 @@ def balanced_order(labels: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.permutation(np.concatenate(taken)))
 
 
+def image_steps(size: Size, augment: AugmentConfig) -> list[Step]:
+    """Return the optional steps on uint8 images of height and width `size`, in their order.
+
+    Some need torchvision, whose import takes a second.
+    """
+    steps: list[Step] = []
+    if augment.crop_scale is not None:
+        steps.append(ResizedCrop(size, augment.crop_scale))
+    if augment.vertical_flip or augment.rotation:
+        steps.append(Orientation(augment.vertical_flip, augment.rotation))
+    if augment.policy != "none":
+        from vit_train.data.policies import POLICIES
+
+        steps.append(POLICIES[augment.policy](size, augment))
+    if augment.color_jitter:
+        from vit_train.data.photometric import ColorJitter
+
+        steps.append(ColorJitter(augment.color_jitter))
+    if augment.blur:
+        from vit_train.data.photometric import Blur
+
+        steps.append(Blur(augment.blur))
+    return steps
+
+
 # The choices of data.sampler: functions from labels (N,) to the images of an epoch, by index (N,).
 ORDERS: dict[str, Callable[[Tensor, np.random.Generator], Tensor]] = {
     "shuffled": lambda labels, rng: torch.from_numpy(rng.permutation(len(labels))),
@@ -251,18 +276,7 @@ class TrainBatches(DrawnBatches):
         self.augment = augment
         self.cropper = Cropper(place(data.images, device, "training"), augment, device, seed)
         size = self.cropper.size
-        # The steps on uint8 images.
-        self.steps: list[ResizedCrop | Orientation | Policy | ColorJitter | Blur] = []
-        if augment.crop_scale is not None:
-            self.steps.append(ResizedCrop(size, augment.crop_scale))
-        if augment.vertical_flip or augment.rotation:
-            self.steps.append(Orientation(augment.vertical_flip, augment.rotation))
-        if augment.policy != "none":
-            self.steps.append(POLICIES[augment.policy](size, augment))
-        if augment.color_jitter:
-            self.steps.append(ColorJitter(augment.color_jitter))
-        if augment.blur:
-            self.steps.append(Blur(augment.blur))
+        self.steps = image_steps(size, augment)
         self.erasing = Erasing(size, augment.erase_prob) if augment.erase_prob else None
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
         self.mixer = Mixer(size, num_classes, augment) if mixes else None

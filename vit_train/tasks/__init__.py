@@ -7,7 +7,6 @@ from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.config.fields import builder
 from vit_train.config.model import ModelConfig, ViTConfig
@@ -129,6 +128,8 @@ def count_flops(
 
 def passes(network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[int, int]:
     """Return the FLOPs of a forward pass, and of a forward and a backward pass."""
+    from torch.utils.flop_counter import FlopCounterMode  # slow, and only needed for training
+
     with FlopCounterMode(display=False, custom_mapping=COUNTED) as counter:
         result = network.forward(*inputs).sum()
         forward = int(counter.get_total_flops())
