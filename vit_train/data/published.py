@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -146,9 +146,17 @@ def append_rest(url: str, part: Path) -> None:
             raise OSError(f"the connection ended {rest:,} bytes before the end of the file")
 
 
+def unchecked(kind: type) -> Any:
+    """Return a data set of torchvision that reads its files without checking them once more.
+
+    `obtain` has checked them. The unlabeled images of STL-10 need not be there.
+    """
+    return type(kind.__name__, (kind,), {"_check_integrity": lambda self: True})
+
+
 def load_cifar(config: Cifar10Config) -> Dataset:
     """Load CIFAR-10 or CIFAR-100; download missing files first if config.download is set."""
-    kind = CIFAR10 if config.own_classes == 10 else CIFAR100
+    kind = unchecked(CIFAR10 if config.own_classes == 10 else CIFAR100)
     archive = Archive(
         title=f"CIFAR-{config.own_classes}",
         filename=kind.filename,
@@ -180,13 +188,6 @@ TEXTS = {
 UNLABELED = "unlabeled_X.bin"
 
 
-class LabeledSTL10(STL10):  # type: ignore[misc]
-    """Images of STL-10 whose files have been checked; the unlabeled ones need not be there."""
-
-    def _check_integrity(self) -> bool:
-        return True
-
-
 def load_stl10(config: Stl10Config) -> Dataset:
     """Load STL-10: 5,000 training images, or the 1,000 of config.fold, and 8,000 test images.
 
@@ -204,8 +205,8 @@ def load_stl10(config: Stl10Config) -> Dataset:
         members=members,
     )
     folder = obtain(archive, config)
-    train = LabeledSTL10(config.root, "train", config.fold)
-    test = LabeledSTL10(config.root, "test")
+    train = unchecked(STL10)(config.root, "train", config.fold)
+    test = unchecked(STL10)(config.root, "test")
     unlabeled = None
     if config.unlabeled:
         # Copy-on-write, because a tensor must be writable but the file must not change.
