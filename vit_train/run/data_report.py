@@ -87,18 +87,23 @@ def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
     shown = min(part.images.shape[2:])
     if not isinstance(data, FolderConfig):
         return [shown] * len(part)
-    sizes = []
-    for name in part.all_names:
-        with Image.open(Path(data.root, name), formats=IMAGE_FORMATS) as image:
-            # The width and height as the image is seen.
-            sizes.append(image.size[::-1] if turn_of(image) in SWAPS else image.size)
-    ordered = sorted(sizes, key=math.prod)
+    paths = [Path(data.root, name) for name in part.all_names]
+    sizes = {path: file_size(path) for path in paths}
+    ordered = sorted(paths, key=lambda path: math.prod(sizes[path]))
     chosen = (ordered[0], ordered[-1], ordered[len(ordered) // 2])
-    smallest, largest, middle = (f"{width}×{height}" for width, height in chosen)
-    share = mean(height != width for width, height in sizes)
+    # Only these are turned as they are seen, because PNG files must be decoded for it.
+    seen = (file_size(path, turned=True) for path in chosen)
+    smallest, largest, middle = (f"{width}×{height}" for width, height in seen)
+    share = mean(height != width for width, height in sizes.values())
     described = f"{smallest} to {largest} pixels, median {middle}; {share:.1%} are not square"
     logger.info(f"{split} files: {described}")
-    return [min(*size, shown) for size in sizes]
+    return [min(*sizes[path], shown) for path in paths]
+
+
+def file_size(path: Path, turned: bool = False) -> tuple[int, int]:
+    """Return the width and height of the image in a file; if `turned`, as the image is seen."""
+    with Image.open(path, formats=IMAGE_FORMATS) as image:
+        return image.size[::-1] if turned and turn_of(image) in SWAPS else image.size
 
 
 def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
