@@ -143,7 +143,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 # Two processes share the import of PyTorch.
 IMPORTED = """\
-import contextlib, os, sys, torch, torchvision
+import contextlib, os, sys, torch
 if os.fork() == 0:
     command, sys.argv[1:] = "predict", {predicting}
 else:
@@ -152,7 +152,8 @@ else:
 from vit_train.commands import start
 with contextlib.suppress(SystemExit):
     getattr(start, command)()
-print(command, sum(name.split(".")[0] == "vit_train" for name in sys.modules))
+slow = {{"matplotlib", "torchvision"}} & sys.modules.keys()
+print(command, sum(name.split(".")[0] == "vit_train" for name in sys.modules), *slow)
 """
 TRAIN = ["data.train_images=40", "data.test_images=20", "model.depth=1", "train.max_minutes=1e-9"]
 
@@ -164,6 +165,8 @@ def test_the_house_is_small(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     lines = [line.split() for line in done.stdout.splitlines()]
+    slow = {words[0]: words[2:] for words in lines if words[:1] in (["predict"], ["train"])}
+    assert slow == {"predict": [], "train": ["matplotlib"]}
     imported = {words[0]: int(words[1]) for words in lines if words[:1] in (["predict"], ["train"])}
     figures = {
         "syntax nodes in vit_train": sum(1 for _ in nodes(PACKAGE)),
