@@ -33,6 +33,7 @@ from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.loop import precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.trainer import CALLBACKS
+from vit_train.model.attention import ATTENTIONS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
 
@@ -86,6 +87,7 @@ MAINS = {
     "vit-augment": tools.vit_augment,
     "vit-data": tools.vit_data,
     "vit-inspect": tools.vit_inspect,
+    "vit-check": tools.vit_check,
     "vit-export": tools.vit_export,
     "vit-results": tools.vit_results,
 }
@@ -148,7 +150,10 @@ class Run:
 def registries() -> Iterator[None]:
     """Forget, after the test, the parts and modules that it registers."""
     with ExitStack() as unchanged:
-        for table in (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, MODEL_CONFIGS, NUMBERS):
+        for table in (
+            *(POSITIONS, ATTENTIONS, ACTIVATIONS, SCHEDULES),
+            *(OPTIM_CONFIGS, MODEL_CONFIGS, NUMBERS),
+        ):
             unchanged.enter_context(patch.dict(table))
         yield
     for group in run_config.CHOSEN_BY_NAME:  # which the next command registers again

@@ -291,6 +291,8 @@ from vit_train.config.model import MODEL_CONFIGS, ModelConfig
 
 NUMBERS["sureness"] = lambda predictions: float(predictions.confidence.mean())
 
+from torch import nn
+
 class Flat(nn.Sequential):
     def __init__(self, config, image_size, channels, classes):
         super().__init__(nn.Flatten(), nn.Linear(channels * image_size[0] * image_size[1], classes))
@@ -348,8 +350,8 @@ def test_a_traceback_does_nothing_to_the_terminal(
 
 
 CHOSEN = [
-    *("model.positions=ramp", "model.activation=relu2"),
-    *("optim=plain", "optim.schedule=quadratic"),
+    *("model.positions=ramp", "model.activation=relu2", "model.attention=sigmoid"),
+    *("optim=adagrad", "optim.schedule=quadratic"),
 ]
 
 

@@ -124,6 +124,11 @@ class ViTConfig(ModelConfig):
     )
     proj_bias: bool = setting(True, "Add a bias to attention's output projection.", shapes=True)
     mlp_bias: bool = setting(True, "Add biases to the MLP.", shapes=True)
+    attention: str = setting(
+        "softmax",
+        "Attention of the encoder's blocks: softmax, or an attention that your module registers.",
+        shapes=True,
+    )
     positions: str = setting(
         "learned",
         "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "

@@ -135,6 +135,7 @@ def read_images(
 SUPPORTED: dict[str, tuple[object, ...]] = {
     "stem": ("patches",),
     "patch_overlap": (0,),
+    "attention": ("softmax",),
     "activation": ("gelu",),
     "pre_norm": (True,),
     "final_norm": (True,),

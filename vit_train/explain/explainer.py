@@ -28,6 +28,7 @@ from vit_train.figures.charts import Figure
 from vit_train.figures.images import draw_distances, draw_filters, draw_maps
 from vit_train.loop.metrics import Paired, wilson_interval
 from vit_train.loop.precision import Precision
+from vit_train.model.attention import attention_of
 from vit_train.model.autoencoder import Autoregressor, EncoderDecoder
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed, show_only
@@ -72,6 +73,11 @@ class Explainer:
             raise ValueError(
                 "vit-explain needs a classifier with attention, but the checkpoint has "
                 f"model.name={meta.config.model.name} and task={meta.config.task.name}"
+            )
+        if not attention_of(model.config).has_weights:
+            raise ValueError(
+                f"model.attention={model.config.attention} has no weights, of which vit-explain "
+                "draws its maps"
             )
         if target is not None and target not in meta.classes:
             raise ValueError(

@@ -163,6 +163,7 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
     "final_norm": (True,),
     "stem": ("patches",),
     "patch_overlap": (0,),
+    "attention": ("softmax",),
     "positions": ("learned",),
     "positions_at": ("stem",),
     "mlp_bias": (True,),

@@ -18,20 +18,18 @@ from vit_train.loop.workers import ONE_WORKER, Workers
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Interface of an optimizer whose state can be saved and restored.
+    """An optimizer that can use worker threads and states its moments.
 
-    A parameter group may have an `lr_scale`, which multiplies the scheduled learning rate.
+    Any other of PyTorch's optimizers can be used, too, if its state consists of tensors. A
+    parameter group may have an `lr_scale`, which multiplies the scheduled learning rate.
     """
 
     # The names of its state tensors, in each parameter's shape; "step" is a scalar.
-    moments: ClassVar[frozenset[str]]
+    moments: ClassVar[Collection[str]]
     # Worker threads for independent parts of a step.
     workers = ONE_WORKER
     # If true, matrix products use bf16 where that is precise enough.
     in_bf16 = False
-    # If true, a step whose `found_inf` is 1 changes nothing; this is decided on the device. The
-    # name is PyTorch's, whose fused optimizers set it to true.
-    _step_supports_amp_scaling = False
 
 
 # The decay rate of AdamW's moving average of gradients.
@@ -234,6 +232,14 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
         yield {**group, "params": parameters, "lr_scale": scale * group.get("lr_scale", 1.0)}
 
 
+def checks_finite(optimizer: torch.optim.Optimizer) -> bool:
+    """Return True if a step whose `found_inf` is 1 changes nothing, as decided on the device.
+
+    The attribute is PyTorch's, whose fused optimizers set it to true.
+    """
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
 class Optimizers:
     """The optimizers of one model, each with its own parameters.
 
@@ -243,19 +249,19 @@ class Optimizers:
 
     def __init__(
         self,
-        optimizers: Sequence[Optimizer],
+        optimizers: Sequence[torch.optim.Optimizer],
         parameters: Iterable[nn.Parameter],
         scales: Mapping[nn.Parameter, float],
     ) -> None:
         self.optimizers = optimizers
         # True if a CUDA graph can take these optimizers' steps.
-        self.capturable = all(each._step_supports_amp_scaling for each in optimizers)
+        self.capturable = all(map(checks_finite, optimizers))
         for optimizer in optimizers:
             optimizer.param_groups = [
                 part for group in optimizer.param_groups for part in split(group, scales)
             ]
             for group in optimizer.param_groups:
-                if optimizer._step_supports_amp_scaling and group["params"][0].is_cuda:
+                if checks_finite(optimizer) and group["params"][0].is_cuda:
                     # A tensor, because a CUDA graph can read it.
                     group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         owned = sorted(id(p) for optimizer in optimizers for p in parameters_of(optimizer))
@@ -268,8 +274,9 @@ class Optimizers:
         Optimizers that can compute in bf16 do so if `precision` allows it.
         """
         for optimizer in self.optimizers:
-            optimizer.workers = workers
-            optimizer.in_bf16 = precision.allows_bf16
+            if isinstance(optimizer, Optimizer):
+                optimizer.workers = workers
+                optimizer.in_bf16 = precision.allows_bf16
 
     def step(self, lr: Tensor, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite`, a scalar tensor, is true.
@@ -285,7 +292,7 @@ class Optimizers:
                     group["lr"].copy_(scaled)
                 else:
                     group["lr"] = float(scaled)
-            if optimizer._step_supports_amp_scaling:
+            if checks_finite(optimizer):
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
                 optimizer.step()
                 del optimizer.found_inf  # type: ignore[attr-defined]
@@ -313,12 +320,21 @@ class Optimizers:
 
 
 def require_moments_of(
-    optimizer: Optimizer, parameter: nn.Parameter, given: Mapping[str, Tensor]
+    optimizer: torch.optim.Optimizer, parameter: nn.Parameter, given: Mapping[str, Tensor]
 ) -> None:
-    """Raise ValueError unless the moments `given` for a parameter fit it."""
+    """Raise ValueError unless the moments `given` for a parameter fit it.
+
+    An optimizer that does not state its `moments` may have any.
+    """
+    stated = getattr(optimizer, "moments", None)
+    if stated is None:
+        return
     # Muon has its moments from the start.
-    if given.keys() != optimizer.moments and (given or parameter in optimizer.state):
-        raise ValueError("the optimizer moments in the checkpoint belong to a different optimizer")
+    if given.keys() != set(stated) and (given or parameter in optimizer.state):
+        raise ValueError(
+            f"the optimizer moments in the checkpoint ({', '.join(given) or 'none'}) belong to a "
+            f"different optimizer: `moments` of {type(optimizer).__name__} are {', '.join(stated)}"
+        )
     for name, moment in given.items():
         shape = torch.Size() if name == "step" else parameter.shape
         if moment.shape != shape or not moment.is_floating_point():
@@ -327,7 +343,7 @@ def require_moments_of(
             )
 
 
-def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

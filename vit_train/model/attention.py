@@ -1,12 +1,13 @@
 """Multi-head self-attention (Vaswani et al. 2017, equation 1), with one fused qkv projection."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.config.fields import chosen
 from vit_train.config.model import ViTConfig
 from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.positions import AttentionPositions
@@ -73,7 +74,13 @@ class Attention(nn.Module):
     and values. `need_weights=True` also returns the attention probabilities (B,H,Q,T). In that
     case, `attend` is used for any setting of `kernels`, because PyTorch's kernels do not return
     probabilities.
+
+    To add another kind, override `mix`, or the constructor and `forward`, and add a line to
+    ATTENTIONS.
     """
+
+    # False for a kind without weights, of which no pictures can be drawn.
+    has_weights: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -112,17 +119,31 @@ class Attention(nn.Module):
             sees = mask[:num_queries].any(1, keepdim=True)  # (Q,1): a row of −∞ would give NaN
             hidden = torch.where(mask[:num_queries] | ~sees, 0.0, float("-inf")).to(q.dtype)
             bias = hidden if bias is None else bias + hidden
-        is_causal = mask == "causal"
-        if self.kernels == "scratch" or need_weights:
-            heads, weights = attend(q, k, v, bias, is_causal)
-        else:
-            heads = fast_attention(q, k, v, bias, is_causal)
-            weights = None
+        heads, weights = self.mix(q, k, v, bias, need_weights, is_causal=mask == "causal")
         x = self.dropout(self.merge_heads(heads))
         if sees is not None:  # after the projection, whose bias would undo the zeros
             x = x * sees
             weights = None if weights is None else weights * sees
         return x, weights if need_weights else None
+
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        need_weights: bool,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Mix the values of all tokens: q (B,H,Q,Dh), k and v (B,H,T,Dh) → (B,H,Q,Dh).
+
+        Also return the weights of the values (B,H,Q,T); None is enough without `need_weights`.
+        `bias`, which is broadcast to (B,H,Q,T), is −∞ where a token is hidden. Only decoders,
+        whose attention is always of this class, set `is_causal`.
+        """
+        if self.kernels == "scratch" or need_weights:
+            return attend(q, k, v, bias, is_causal)
+        return fast_attention(q, k, v, bias, is_causal), None
 
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
@@ -155,3 +176,12 @@ class Attention(nn.Module):
         """Split joint projections into heads: (B,T,parts·D) → `parts` tensors (B,H,T,Dh)."""
         split: Tensor = joined.unflatten(2, (parts, self.num_heads, -1))  # (B,T,parts,H,Dh)
         return split.permute(2, 0, 3, 1, 4).unbind()
+
+
+# The choices of model.attention.
+ATTENTIONS: dict[str, type[Attention]] = {"softmax": Attention}
+
+
+def attention_of(config: ViTConfig) -> type[Attention]:
+    """Return the class that model.attention selects; raise ValueError for an unknown name."""
+    return chosen(ATTENTIONS, "model.attention", config.attention)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vit_train.base.machine import require_memory
 from vit_train.config.fields import Size, builder, in_pixels
 from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
+from vit_train.model.attention import attention_of
 from vit_train.model.patches import grid_of
 from vit_train.model.vit import VisionTransformer
 
@@ -63,11 +64,13 @@ def attention_bytes(config: ModelConfig, image_size: Size) -> int:
 
     The result is 0 for models without attention. It is also 0 for PyTorch's kernels, which do not
     store the attention, unless positions are relative: then these kernels need the same memory as
-    this package's. Training in bf16 on a CPU with few tokens also stores the attention, but this
-    memory is not counted.
+    this package's. Attention of your own counts as if it were stored. Training in bf16 on a CPU
+    with few tokens also stores the attention, but this memory is not counted.
     """
     if not isinstance(config, ViTConfig) or (
-        config.kernels != "scratch" and config.positions != "relative"
+        config.kernels != "scratch"
+        and config.positions != "relative"
+        and config.attention == ViTConfig.attention
     ):
         return 0
     tokens = math.prod(grid_of(image_size, config.patch_size)) + config.num_prefix_tokens
@@ -91,8 +94,12 @@ EXPLAINED_BYTES = 2**30
 
 
 def images_at_once(model: VisionTransformer) -> int:
-    """Return the number of images whose attention, with gradients, fits into EXPLAINED_BYTES."""
-    return EXPLAINED_BYTES // attention_gradient_bytes(model.config, model.image_shape[1:])
+    """Return the number of images whose attention, with gradients, fits into EXPLAINED_BYTES.
+
+    The result is 0 for attention without weights.
+    """
+    most = EXPLAINED_BYTES // attention_gradient_bytes(model.config, model.image_shape[1:])
+    return most if attention_of(model.config).has_weights else 0
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit_train.config.fields import Size, sides
 from vit_train.config.model import ViTConfig
-from vit_train.model.attention import Attention
+from vit_train.model.attention import Attention, attention_of
 from vit_train.model.layers import (
     Dropout,
     DropPath,
@@ -114,7 +114,7 @@ class Block(nn.Module):
         norm = norms_of(config)
         self.pre_norm = config.pre_norm
         self.norm1 = norm(dim)
-        self.attn = Attention(config, relative, norm if config.qk_norm else nn.Identity)
+        self.attn = attention_of(config)(config, relative, norm if config.qk_norm else nn.Identity)
         self.norm2 = norm(dim)
         self.mlp = Mlp(config)
         self.ls1, self.ls2 = (
