@@ -11,7 +11,8 @@ from typing import Any
 
 from vit_train.base.text import printable
 from vit_train.commands.command import console_command, refuse, version_line
-from vit_train.commands.errors import short_errors
+from vit_train.commands.errors import explain, short_errors
+from vit_train.config.run import TrainConfig
 from vit_train.config.tools import (
     DataReportConfig,
     EvalConfig,
@@ -115,18 +116,43 @@ def vit_data(config: DataReportConfig) -> None:
     report_data(config)
 
 
-@console_command(
-    InspectConfig,
-    "out",
-    {
-        "model": "tiny",
-        "task": "classify",
-        "data": "shapes",
-        "augment": "light",
-        "optim": "adamw",
-        "experiment": None,
-    },
-)
+# The groups of vit-train, with their choices for a new model.
+NEW_MODEL = {
+    "model": "tiny",
+    "task": "classify",
+    "data": "shapes",
+    "augment": "light",
+    "optim": "adamw",
+    "experiment": None,
+}
+
+
+@console_command(TrainConfig, "import", NEW_MODEL)
+def vit_check(config: TrainConfig) -> None:
+    """vit-check: try the parts that your own module registers, before any run.
+
+      vit-check import=my_parts
+
+    A line for each part says what was checked, or what is wrong. The settings, which are those of
+    vit-train, are used to try the parts.
+    """
+    from vit_train.run.check import check_parts, outcome
+
+    parts = list(check_parts(config))
+    if not parts:
+        raise ValueError("no parts to check: name the module that registers yours, import=my_parts")
+    wrong = False
+    for name, checks in parts:
+        try:
+            print(printable(outcome(name, checks)))
+        except ValueError as error:
+            wrong = True
+            print(printable(explain(error)))
+    if wrong:
+        sys.exit(1)
+
+
+@console_command(InspectConfig, "out", NEW_MODEL)
 def vit_inspect(config: InspectConfig) -> None:
     """vit-inspect: show a new model's parameters, FLOPs, permutation test and position table.
 

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from vit_train.base.log import logged_by, logger, shown_on_terminal
 from vit_train.base.text import file_name
 from vit_train.commands.command import AUTO, composed, is_named, read_command
-from vit_train.commands.errors import require_known, short_errors
+from vit_train.commands.errors import own_modules, require_known, short_errors
 from vit_train.config.run import (
     CONTINUED,
     GROUPS,
@@ -86,6 +86,10 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
     searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
     if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
         raise ValueError("this sweep needs validation results: choose data.val=split")
+    if own_modules():
+        from vit_train.run.check import require_own_parts  # rarely needed
+
+        require_own_parts(config)
     with new_run(folder, is_named(settings)) if IS_MAIN else contextlib.nullcontext(folder) as path:
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
