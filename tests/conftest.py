@@ -141,7 +141,7 @@ class Run:
     def fails(self, words: str, *command: str) -> Outcome:
         """With a message that contains the words, and no traceback."""
         outcome = self(*command)
-        assert outcome.status == 1 and words in outcome.err, outcome.err + outcome.out
+        assert outcome.status in (1, 2) and words in outcome.err, outcome.err + outcome.out
         assert "Traceback" not in outcome.err, outcome.err
         return outcome
 

@@ -203,6 +203,9 @@ def test_unregistered_parts_are_refused(
     vit_train.train(config, tmp_path / "run")
     used = getattr(vit_train.load(tmp_path / "run").meta.config, group)
     assert used == part.settled()
+    if kind != "Renamed":  # the files of classes from Python are copied, too
+        here = Path(__file__)
+        assert (tmp_path / "run/code" / here.name).read_bytes() == here.read_bytes()
 
 
 class NoisyMlp(nn.Module):
@@ -321,32 +324,91 @@ CALLBACKS.append(Faulty)
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("raise RuntimeError('\x1b[31m')", r"import=my_parts: RuntimeError: \x1b[31m ("),
-        ("\nimport no_parts", ": ModuleNotFoundError: No module named 'no_parts' ("),
-        (FAULTY.format("first, second = 1, 2, 3"), "vit-train: too many values to unpack"),
-        (FAULTY.format("torch.zeros(2).numpy().reshape(3)"), "vit-train: cannot reshape array"),
+        ("raise RuntimeError('\x1b[31m')", r"vit-train: RuntimeError: \x1b[31m ("),
+        ("\nimport no_parts", "vit-train: ModuleNotFoundError: No module named 'no_parts' ("),
+        (FAULTY.format("first, second = 1, 2, 3"), "ValueError: too many values to unpack"),
+        (FAULTY.format("torch.zeros(2).numpy().reshape(3)"), "ValueError: cannot reshape array"),
         (FAULTY.format("self.on_epoch(trainer, log, val)"), "maximum recursion depth exceeded"),
+        (FAULTY.format("open('none.json')"), "No such file or directory: 'none.json'"),
     ],
 )
-def test_an_error_in_ones_own_module_names_its_line(
+def test_an_error_in_ones_own_module_shows_its_line(
     run: Run, registries: None, monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
+    """And its code; the run's summary tells why it failed."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     Path("my_parts.py").write_text(f"import torch; {code}", encoding="utf-8")
     line = 6 if "Faulty" in code else code.count("\n") + 1
-    outcome = run.fails(words, "vit-train", "import=my_parts", *FEW)
-    assert outcome.err.endswith(f"{Path('my_parts.py').absolute()}:{line})\n")
+    outcome = run("vit-train", "import=my_parts", *FEW, "hydra.run.dir=run")
+    place = Path("my_parts.py").absolute()
+    assert outcome.status == 1 and words in outcome.err
+    shown = f'  File "{place}", line {line}, in '
+    assert outcome.err.startswith(shown) and "vit_train/" not in outcome.err
+    code = place.read_text(encoding="utf-8").splitlines()[line - 1].strip()
+    assert "    {}\n".format(code.replace("\x1b", r"\x1b")) in outcome.err
+    assert f"{place}:{line})" in outcome.err.splitlines()[-1]
+    if "Faulty" in code:
+        summary = read_json(Path("run/summary.json"))
+        assert summary["status"] == "failed" and summary["reason"].partition(": ")[2] in outcome.err
 
 
 @pytest.mark.parametrize("more", [[], ["-m"]])
-def test_a_traceback_does_nothing_to_the_terminal(
+def test_an_error_in_ones_own_module_does_nothing_to_the_terminal(
     run: Run, registries: None, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
+    """Nor does it in a sweep, which shows the line as well."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     Path("my_parts.py").write_text(FAULTY.format(r"raise RuntimeError('\x1b')"), encoding="utf-8")
     outcome = run("vit-train", "import=my_parts", *FEW, *more)
     assert outcome.status == 1 and r"RuntimeError: \x1b" in outcome.err
-    assert "Traceback" in outcome.err and "\x1b" not in outcome.err
+    assert 'my_parts.py", line 6, in on_epoch' in outcome.err and "\x1b" not in outcome.err
+
+
+OWN = """
+import my_helper
+from vit_train.loop.schedule import SCHEDULES
+
+SCHEDULES["mine"] = lambda done: (1 - done) ** my_helper.POWER
+"""
+
+
+def test_a_changed_own_module_makes_another_run(
+    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In sweeps and tables; resume= shows the change, fork= and predictions go on."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    Path("my_parts.py").write_text(OWN, encoding="utf-8")
+    helper = Path("my_helper.py")
+
+    def new_process(power: int) -> None:
+        monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+        monkeypatch.delitem(sys.modules, "my_helper", raising=False)
+        helper.write_text(f"POWER = {power}{' ' * power}\n", encoding="utf-8")  # another length
+
+    own = ["vit-train", "import=my_parts", *FEW, "train.epochs=2", "optim.schedule=mine"]
+    sweep = [*own, "-m", "hydra.sweep.dir=all", "seed=0"]
+    for power, jobs in ((2, 1), (2, 1), (9, 2), (9, 2)):
+        new_process(power)
+        run.succeeds(*sweep)
+        assert len(list(Path("all").glob("*/summary.json"))) == jobs
+    copies = sorted(Path("all").glob("*/code/my_helper.py"))
+    assert [file.read_text(encoding="utf-8")[8] for file in copies] == ["2", "9"]
+    outcome = run("vit-results", "all", "--out=my_parts.py")  # no folder can be made there
+    assert outcome.status == 1 and outcome.out.count("  code=") == 2
+    assert outcome.err == "vit-results: my_parts.py: File exists\n"
+
+    run.succeeds(*own, "hydra.run.dir=run", "train.max_minutes=1e-9")
+    summary = read_json(Path("run/summary.json"))
+    assert set(summary["code"]) == {"my_parts.py", "my_helper.py"}
+    new_process(2)
+    go_on = ["import=my_parts", "train.max_minutes=null"]
+    change = "-POWER = 9         \n+POWER = 2  \nrestore run/code/my_helper.py, or"
+    run.fails(change, "vit-train", "resume=run", *go_on)
+    changed = "my_helper.py has changed since run was trained; the copy is in run/code"
+    run.says(changed, "vit-eval", "import=my_parts", "ckpt=run")
+    run.succeeds("vit-train", "fork=run", *go_on)
+    new_process(9)
+    run.succeeds("vit-train", "resume=run", *go_on)
 
 
 CHOSEN = [
@@ -370,7 +432,7 @@ def test_parts_of_a_module_work_with_every_command(
         run.fails(words, "vit-train", *SMALL, setting)
     assert sys.path == before  # the folder may be somebody else's
     for name, words in {
-        "no_parts": "import=no_parts: ModuleNotFoundError: No module named 'no_parts'\n",
+        "no_parts": "import=no_parts: No module named 'no_parts'\n",
         "..": "import=.. must name a module, not a file",
         "my_parts.py": "import=my_parts.py must name a module, not a file",
     }.items():

@@ -285,9 +285,16 @@ class FakeTracker:
         self.log_metrics, self.log_params = self.log, self.noting("params")
         self.set_experiment = self.noting("experiment")
 
-    def search_runs(self, **arguments: object) -> list[SimpleNamespace]:
-        begun = any(name == "start" for name, *_ in self.calls)
-        return [SimpleNamespace(info=SimpleNamespace(run_id="7"))] if begun else []
+    def search_runs(self, filter_string: str, **arguments: object) -> list[SimpleNamespace]:
+        begun = [str(named["tags"]) for name, _, named in self.calls if name == "start"]
+        wanted = filter_string.partition("= ")[2]  # 'VALUE'
+        return [SimpleNamespace(info=SimpleNamespace(run_id="7"))] if wanted in str(begun) else []
+
+    @property
+    def records(self) -> list[Any]:
+        """What each start tells the tracker to find the same record by."""
+        key = {"trackio": "name", "wandb": "id", "mlflow": "tags"}[self.__name__]
+        return [str(named[key]) for name, _, named in self.calls if name == "start"]
 
     def noting(self, name: str) -> Callable[..., "FakeTracker"]:
         def note(*values: Any, **named: Any) -> "FakeTracker":
@@ -320,6 +327,20 @@ def test_a_tracker_gets_each_point_once_though_the_run_stops(
         if tag != "test/acc":  # which TensorBoard shows as a hyperparameter's metric, at step 0
             assert list(points) == [each.step for each in shown]
     assert [call for call, *_ in fake.calls if call in ("start", "end")] == ["start", "end"] * 2
+    run.succeeds(
+        "vit-train", *settings[:-1], "hydra.run.dir=again/some/run", "train.max_minutes=1e-9"
+    )
+    first, resumed, another = fake.records
+    assert first == resumed != another  # though the folders have the same names
+
+
+def test_a_package_that_a_tracker_lacks_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("mlflow.py").write_text("import no_such", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = "mlflow is installed, but needs no_such: pip install no_such"
+    run.fails(words, "vit-train", *SMALL, "trackers=[mlflow]")
 
 
 def test_training_continues_without_a_tracker_that_fails(

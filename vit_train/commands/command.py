@@ -22,12 +22,8 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.log import shown_on_terminal
-from vit_train.commands.errors import (
-    GRAMMAR,
-    own_modules,
-    require_known,
-    short_errors,
-)
+from vit_train.commands.errors import GRAMMAR, require_known, short_errors
+from vit_train.config.fields import UsageError
 from vit_train.config.run import (
     CHOSEN_BY_NAME,
     CONF_DIR,
@@ -39,6 +35,7 @@ from vit_train.config.run import (
     register_schemas,
     to_config,
 )
+from vit_train.trained.own_code import own_code, own_modules
 
 # The types of settings that hold text, and settings of other types that hold text.
 TEXT = (str, str | None, list[str])
@@ -57,8 +54,8 @@ FLAGS = ("overrides", "help", "config_dir", "cfg")
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ValueError; argparse's own `error` would print the usage and exit."""
-    raise ValueError(message)
+    """Raise UsageError; argparse's own `error` would print the usage and exit."""
+    raise UsageError(message)
 
 
 # Trains two combinations of settings with as many seeds as a test needs; see sweep.py.
@@ -71,16 +68,16 @@ def checked(
     """Check that the settings have the form key=value; yield them with quoted texts.
 
     `texts` names the settings that hold text; see `as_text`. `groups` names the groups that the
-    command accepts. Raise ValueError for any other group, and for an argument without the form
+    command accepts. Raise UsageError for any other group, and for an argument without the form
     key=value. If that argument is an existing path, the message suggests `path` as the key.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
             hint = f"did you mean {path}={each}?" if exists(each) else f"write {GRAMMAR}"
-            raise ValueError(f"{each} is not a setting: {hint}")
+            raise UsageError(f"{each} is not a setting: {hint}")
         key, _, value = each.lstrip("+~").partition("=")
         if key in GROUPS and key not in groups and not value.startswith("{"):
-            raise ValueError(
+            raise UsageError(
                 f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
                 "lists the settings)"
             )
@@ -142,17 +139,21 @@ def import_own_parts() -> None:
     """Import the user's own modules, named by `import=A,B` or the variable VIT_TRAIN_IMPORT.
 
     These modules, which may be in the current folder, register the user's own models, data sources
-    and so on. No config and no checkpoint can make the program import a module. Raise ValueError if
-    a module does not exist or cannot be imported.
+    and so on. No config and no checkpoint can make the program import a module. Raise UsageError if
+    there is no such module. The files of the modules are read at once, because they may be edited
+    before the run copies them.
     """
     for name in own_modules():
         if re.search(r"^\.|[/\\]|\.py$", name):
-            raise ValueError(f"{IMPORT}{name} must name a module, not a file: import=my_parts")
+            raise UsageError(f"{IMPORT}{name} must name a module, not a file: import=my_parts")
         sys.path.append(os.getcwd())  # only now: it may be somebody else's folder
         try:
             import_module(name)
-        except Exception as error:
-            raise ValueError(f"{IMPORT}{name}: {type(error).__name__}: {error}") from error
+        except (ModuleNotFoundError, SyntaxError) as error:
+            if not f"{name}.".startswith(f"{getattr(error, 'name', name)}."):  # it imports another
+                raise
+            raise UsageError(f"{IMPORT}{name}: {error}") from None
+    own_code()
 
 
 def flag_parser() -> Any:
@@ -183,7 +184,7 @@ def read_command(
 
     The flags include the settings, as `overrides`. `about` is the first part of the help; `kind` is
     the dataclass of the settings; `groups` and `path` are as in `checked`. The user's own modules
-    are imported first. Raise ValueError for invalid settings or flags. Of Hydra's flags, all are
+    are imported first. Raise UsageError for invalid settings or flags. Of Hydra's flags, all are
     valid for vit-train, and those in FLAGS for other commands.
     """
     import_own_parts()
@@ -197,12 +198,12 @@ def read_command(
     # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
-        raise ValueError(
+        raise UsageError(
             "--experimental-rerun could run arbitrary code: use the command in summary.json"
         )
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and kind is not TrainConfig:
-            raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
+            raise UsageError(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
     texts = [key for key, each in declared(kind).items() if each["type"] in TEXT]
     flags.overrides = list(checked(settings, path, groups, [*texts, *PATHS]))

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -18,11 +19,21 @@ from vit_train.base.machine import is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import printable, reason, replace_unencodable_characters
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.config.run import CHOSEN_BY_NAME, IMPORT, TrainConfig, declared
+from vit_train.config.fields import UsageError
+from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig, declared
+from vit_train.trained.own_code import PACKAGE, is_own, own_modules
 
 GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
 HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
+EXPECTED = (
+    ValueError,
+    OSError,
+    ArithmeticError,
+    RecursionError,
+    HydraException,
+    OmegaConfBaseException,
+)
 # Other libraries' names of settings, in any group, that resemble no name or a wrong name here.
 ALIASES = {
     "augment.policy": "auto_augment autoaugment randaugment",
@@ -55,23 +66,22 @@ OTHER_NAMES = {alias: ours for ours, aliases in ALIASES.items() for alias in ali
 MOST_SUGGESTED = 3
 
 
-def own_modules() -> list[str]:
-    """Return the modules that `import=A,B` or the variable VIT_TRAIN_IMPORT names."""
-    typed = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
-    return re.findall("[^,]+", ",".join(typed) or os.environ.get("VIT_TRAIN_IMPORT", ""))
+def own_frames(error: BaseException | None) -> Sequence[traceback.FrameSummary]:
+    """Return an error's traceback from the user's own code on; [] if the user's code has no part.
+
+    Also return [] for the errors that this program reports to the user's code that called it.
+    """
+    frames = traceback.extract_tb(error.__traceback__ if error and own_modules() else None)
+    own = [number for number, frame in enumerate(frames) if is_own(Path(frame.filename))]
+    ours = [n for n, frame in enumerate(frames) if PACKAGE in Path(frame.filename).parents]
+    is_reported = isinstance(error, EXPECTED) and own[-1:] < ours[-1:]
+    return [] if not own or is_reported else frames[own[0] :]
 
 
 def own_place(error: BaseException | None) -> str:
-    """Return " (FILE:LINE)" if the user's own code raised an error, perhaps in another library.
-
-    Return "" for the errors of this program, even if the user's own code called it.
-    """
-    own = {name.partition(".")[0] for name in own_modules()}
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__ if error else None)]):
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package in {*own, "vit_train"}:
-            return f" ({frame.f_code.co_filename}:{line})" if package in own else ""
-    return ""
+    """Return " (FILE:LINE)" if the user's own code raised an error, perhaps in another library."""
+    own = [each for each in own_frames(error) if is_own(Path(each.filename))]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def from_hydra(error: BaseException) -> bool:
@@ -83,12 +93,32 @@ def from_hydra(error: BaseException) -> bool:
     return frame.f_globals["__name__"].partition(".")[0] in HYDRA
 
 
+def is_expected(error: BaseException) -> bool:
+    """Return True for an error whose message is enough for the user to correct it."""
+    return (
+        (isinstance(error, EXPECTED) and not own_frames(error))
+        or from_hydra(error)
+        or is_out_of_memory(error)
+    )
+
+
+def details(error: BaseException) -> str:
+    """Return the lines to print above an error's message: the traceback, as far as it helps.
+
+    Show the user's own code, all of an unexpected error, and nothing for other errors.
+    """
+    if frames := own_frames(error) or own_frames(error.__cause__):
+        return "".join(traceback.format_list(frames))
+    return "" if is_expected(error) else "".join(traceback.format_exception(error))
+
+
 def explain(error: BaseException, kind: type = TrainConfig) -> str:
     """Return an error's message for the user, with "…" for the middle of very long lines.
 
     `kind` is the dataclass of the command's settings.
     """
-    message = describe(error, kind) + (own_place(error) or own_place(error.__cause__))
+    name = "" if is_expected(error) else f"{type(error).__name__}: "
+    message = name + describe(error, kind) + (own_place(error) or own_place(error.__cause__))
     return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", message)
 
 
@@ -161,10 +191,10 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def require_known(config: DictConfig, kind: type) -> None:
-    """Raise ValueError if a setting that the user added with + does not exist."""
+    """Raise UsageError if a setting that the user added with + does not exist."""
     settings: Any = OmegaConf.to_container(config)
     if unknown := dict(flatten(settings)).keys() - declared(kind).keys():
-        raise ValueError(no_such_setting(min(unknown), kind))
+        raise UsageError(no_such_setting(min(unknown), kind))
 
 
 def no_such_choice(error: MissingConfigException) -> str:
@@ -180,23 +210,16 @@ def no_such_choice(error: MissingConfigException) -> str:
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Read before `short_errors` sets this variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
-EXPECTED = (
-    ValueError,
-    OSError,
-    ArithmeticError,
-    RecursionError,
-    HydraException,
-    OmegaConfBaseException,
-)
 
 
 @contextlib.contextmanager
 def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     """Exit with a short message if the block raises an error that the user can fix.
 
-    Other errors print their traceback; with HYDRA_FULL_ERROR=1, all errors do. If the user has not
-    set this variable, this function sets it, so that Hydra does not print errors itself. `kind` is
-    the dataclass of the command's settings.
+    Errors of the user's own code also print the lines of that code, and other errors their
+    traceback; with HYDRA_FULL_ERROR=1, all errors do. The exit status is 1, or the error's
+    `exit_status`. If the user has not set this variable, this function sets it, so that Hydra does
+    not print errors itself. `kind` is the dataclass of the command's settings.
     """
     replace_unencodable_characters()
     if SHOW_TRACEBACKS:
@@ -208,9 +231,17 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
         with ended_by_interrupt(command), report_lost_output(command):
             yield
     except Exception as error:
-        is_expected = isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)
-        message = f"{command}: {explain(error, kind)}" if is_expected else traceback.format_exc()
-        sys.exit(printable(message, keep="\n"))
+        print(
+            printable(f"{details(error)}{command}: {explain(error, kind)}", keep="\n"),
+            file=sys.stderr,
+        )
+        sys.exit(
+            getattr(
+                error,
+                "exit_status",
+                2 if isinstance(error, HydraException | OmegaConfBaseException) else 1,
+            )
+        )
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, require_config
 from vit_train.base.text import reason
+from vit_train.config.fields import UsageError
 from vit_train.config.run import (
     CHOSEN_BY_NAME,
     TrainConfig,
@@ -38,21 +39,26 @@ from vit_train.trained.folder import (
     resumed_run,
     run_at,
 )
+from vit_train.trained.own_code import saved_code
 
 
 def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, TrainConfig] | None:
-    """Return the first of `folders` whose run was started with the `requested` settings.
+    """Return the first of `folders` whose run was started with the `requested` settings and code.
 
     Also return the settings with which to resume it. Settings that alter nothing may differ; those
     of `requested` are used. Return None if there is no such run.
     """
+    from vit_train.run.folder import registered_code  # needs torch
+
     wanted = values(requested)
     known = declared_by(asdict(requested))
     for folder in folders:
         with suppress(ValueError):  # damaged, of another version, or of another model
             begun = values(from_checkpoint(requested_settings(folder)))
             differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
-            if all(known.get(key, {}).get("alters") == "nothing" for key in differing):
+            if saved_code(folder) == registered_code() and all(
+                known.get(key, {}).get("alters") == "nothing" for key in differing
+            ):
                 config = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
                 return folder, with_settings(config, {key: wanted[key] for key in differing})
     return None
@@ -103,7 +109,7 @@ def changed(
     same = [key for key in CHOSEN_BY_NAME if f"{key}={own.get(f'{key}.name')}" in overrides]
     keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
     if "experiment" in keys and argument != "resume":
-        raise ValueError(f"{argument}= and experiment= cannot be combined: use only one of them")
+        raise UsageError(f"{argument}= and experiment= cannot be combined: use only one of them")
     require_changeable(argument, keys, own, composed)
     settings = OmegaConf.create(stored)
     distrust(settings, stored, keys)
@@ -120,7 +126,7 @@ def changed(
 def require_changeable(
     argument: str, keys: Iterable[str], own: Mapping[str, Any], composed: DictConfig
 ) -> None:
-    """Raise ValueError if one of `keys` changes a setting of the run that `argument` keeps.
+    """Raise UsageError if one of `keys` changes a setting of the run that `argument` keeps.
 
     `own` has the run's settings.
     """
@@ -133,7 +139,7 @@ def require_changeable(
         affected = below or ([] if may_change(key, argument, known) else kept)
         if differing := [name for name in affected if own[name] != wanted.get(name)]:
             shown = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-            raise ValueError(
+            raise UsageError(
                 f"{argument}= cannot change {key} (this run has {shown}): leave {key} out, or "
                 f"start a new run{other_arguments(key, differing)}"
             )

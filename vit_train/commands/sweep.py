@@ -8,7 +8,6 @@ import contextlib
 import math
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
@@ -24,7 +23,7 @@ from omegaconf import DictConfig
 
 from vit_train.base.text import counted, printable
 from vit_train.commands.command import AUTO, flag_parser, import_own_parts, is_named, quoted
-from vit_train.commands.errors import EXPECTED, explain, short_errors
+from vit_train.commands.errors import details, explain, short_errors
 from vit_train.config.run import CONF_DIR
 from vit_train.trained.folder import Outcome, for_shell, removed_if_empty, resume_command
 
@@ -105,11 +104,9 @@ class Sweep:
         try:
             yield
         except Exception as error:
-            if not isinstance(error, EXPECTED):
-                say(traceback.format_exc(), sys.stderr)
             job = settings.job
             message = printable(f"{job.override_dirname or job.num}: {explain(error)}", keep="\n")
-            print(f"vit-train: job {job.num} failed: {message}", file=sys.stderr)
+            say(f"{details(error)}vit-train: job {job.num} failed: {message}", sys.stderr)
             self.failures.append(f"  job {job.num}, {message}")
 
     def launch(self, flags: argparse.Namespace) -> Path | None:

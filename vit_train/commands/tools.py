@@ -197,7 +197,6 @@ Existing files with these names are replaced.""",
         arguments = parser.parse_args()
         from vit_train.evaluate.results import gather_results
 
-        text, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
-        print(text)
+        _, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
         curves = ", curves.png" if (out / "curves.png").exists() else ""
         print(printable(f"written to {out}/: results.md, results.csv{curves}"), file=sys.stderr)

@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from vit_train.base.log import logged_by, logger, shown_on_terminal
 from vit_train.base.text import file_name
-from vit_train.commands.command import AUTO, composed, is_named, read_command
-from vit_train.commands.errors import own_modules, require_known, short_errors
+from vit_train.commands.command import AUTO, composed, is_named, read_command, refuse
+from vit_train.commands.errors import require_known, short_errors
 from vit_train.config.run import (
     CONTINUED,
     GROUPS,
@@ -39,6 +39,7 @@ from vit_train.trained.folder import (
     resumed_run,
     sole_writer,
 )
+from vit_train.trained.own_code import own_modules
 
 if TYPE_CHECKING:  # needs torch
     from vit_train.run.folder import Launch
@@ -85,7 +86,7 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
         return continue_run(found[0], None, found[1], settings)
     searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
     if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
-        raise ValueError("this sweep needs validation results: choose data.val=split")
+        refuse("this sweep needs validation results: choose data.val=split")
     if own_modules():
         from vit_train.run.check import require_own_parts  # rarely needed
 
@@ -155,12 +156,15 @@ def continue_run(
 
     If the run is finished, print how to extend the run instead.
     """
+    from vit_train.run.folder import registered_code
     from vit_train.run.train import train_in
     from vit_train.trained.checkpoint import Checkpoint
+    from vit_train.trained.own_code import require_same_code
 
     with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
         if not is_finished(folder):
+            require_same_code(folder, registered_code())
             return train_in(folder, config, launch_of(settings), checkpoint, resumed=True)
         logger.info(
             f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "
@@ -239,7 +243,7 @@ def main() -> None:
     with short_errors("vit-train"):
         flags = read_command("train", ABOUT, TrainConfig, GROUPS, "resume")
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
-            raise ValueError("resume= continues a single run: leave out -m")
+            refuse("resume= continues a single run: leave out -m")
         config = single_run(flags)
         if config is None:
             from vit_train.commands.sweep import Sweep  # rarely needed

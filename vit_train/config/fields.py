@@ -29,6 +29,12 @@ Entry = TypeVar("Entry")
 Size = tuple[int, int]
 
 
+class UsageError(ValueError):
+    """Raised if the command line is wrong, before anything is done."""
+
+    exit_status = 2
+
+
 def setting(
     default: Any,
     text: str,
@@ -167,10 +173,10 @@ def violated_requirement(value: Any, metadata: Mapping[str, Any]) -> str:
 def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
     """Return `table[name]`, the entry that the setting `key`=`name` selects.
 
-    Raise ValueError if there is no such entry.
+    Raise UsageError if there is no such entry.
     """
     if name not in table:
-        raise ValueError(
+        raise UsageError(
             f"{key}={name} must be one of: {', '.join(table)}; if your own module "
             f"registers {name}, add import=MODULE"
         )

@@ -12,7 +12,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, require_config
 from vit_train.config.data import DATA_CONFIGS, AugmentConfig, DataConfig
-from vit_train.config.fields import Settings, seed_setting, setting
+from vit_train.config.fields import Settings, UsageError, seed_setting, setting
 from vit_train.config.model import MODEL_CONFIGS, ModelConfig
 from vit_train.config.tasks import TASK_CONFIGS, TaskConfig
 from vit_train.config.training import (
@@ -258,20 +258,23 @@ def preset_urls(source: str) -> list[str]:
 
 
 def to_config(config: DictConfig, kind: type[Config]) -> Config:
-    """Convert a composed config to the dataclass `kind`; raise ValueError for an invalid config."""
+    """Convert a composed config to the dataclass `kind`; raise UsageError for an invalid config."""
     # A group's name is chosen through the group: model=tiny.
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
         known = declared(kind)
         texts = (known[key].get("help", f"Choose it with {key}=NAME.") for key in missing)
         lines = (f"{key}= is missing. {text}" for key, text in zip(missing, texts, strict=True))
-        raise ValueError("\n".join(lines))
-    result = OmegaConf.to_object(config)
+        raise UsageError("\n".join(lines))
+    try:
+        result = OmegaConf.to_object(config)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     assert isinstance(result, kind)
     for group, classes in CHOSEN_BY_NAME.items():
         part: Any = getattr(result, group, None)
         if type(part) in classes.values() and classes.get(part.name) is not type(part):
-            raise ValueError(
+            raise UsageError(
                 f"{group}.name={part.name} cannot be set: use {group}=NAME instead; a class of "
                 "your own needs its NAME as the default of its field `name`"
             )

@@ -28,15 +28,17 @@ from vit_train.loop.metrics import interval_of_mean, is_uneven
 def gather_results(
     paths: Sequence[Path], out: Path | None, baseline: str | None
 ) -> tuple[str, Path]:
-    """Write results.md, results.csv and, if every run has a metrics.csv, curves.png into a folder.
+    """Print a table of the runs, and write results.md, results.csv and curves.png into a folder.
 
-    The folder is `out`, by default the result of `folder_beside`. Groups are compared with the
-    group that has the settings `baseline`, by default with the first group. Return a table for the
-    terminal, and the folder.
+    There are curves if every run has a metrics.csv. The folder is `out`, by default the result of
+    `folder_beside`. Groups are compared with the group that has the settings `baseline`, by default
+    with the first group. Return the table and the folder; raise OSError if files cannot be written.
     """
     groups = read_groups(paths)
     first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
     out = out or folder_beside(paths)
+    shown = short_table(groups, first)
+    print(shown)  # first, because the folder may be read-only
     out.mkdir(parents=True, exist_ok=True)
     rows = run_rows(groups)
     write_text(out / "results.md", f"{table(groups, first)}\n")
@@ -46,7 +48,7 @@ def gather_results(
         save(draw_groups(groups), out / "curves.png")
     else:
         (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
-    return short_table(groups, first), out
+    return shown, out
 
 
 def read_groups(paths: Sequence[Path]) -> list[Group]:

@@ -1,6 +1,7 @@
 """Summaries and curves of finished runs, grouped by all settings except seed and fold."""
 
 import csv
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,7 +217,8 @@ def settings_of(summary: Json) -> Json:
     precision that the run used or, if resuming changed it, all precisions in order.
 
     For a run that extends an earlier run, `extend` is the earlier run's number of epochs and recipe
-    instead of its folder, because folders differ by seed.
+    instead of its folder, because folders differ by seed. `code` has a hash and the
+    names of the files of the user's own code, or is None.
     """
     config = as_saved(without_retired(summary["config"]))
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
@@ -243,6 +245,9 @@ def settings_of(summary: Json) -> Json:
         # The images may have changed between two runs.
         known.pop("data.file", None)
         known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})" if mark else root
+    code = summary.get("code") or {}
+    mark = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:8]
+    known["code"] = f"{mark} {' '.join(code)}" if code else None
     return known
 
 

@@ -70,6 +70,8 @@ ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.
 class NonFinite(ArithmeticError):
     """The loss or its gradient is NaN or infinite, so training cannot continue."""
 
+    exit_status = 3
+
 
 class NonFiniteGuard:
     """Records steps with a NaN or infinite loss or gradient, and applies `train.on_nonfinite`.

@@ -19,6 +19,7 @@ from vit_train.loop.trainer import Trainer
 from vit_train.run.start import Run
 from vit_train.trained.checkpoint import Checkpoint, Extended
 from vit_train.trained.folder import CHECKPOINTS, finished_run, run_folder
+from vit_train.trained.own_code import saved_code
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         images_seen=state.images_seen,
         seconds=state.seconds,
         fingerprint=state.checksum,
-        recipe=recipe(state.config, state.extends, state.fingerprint),
+        recipe=recipe(state.config, state.extends, state.fingerprint, saved_code(folder)),
     )
     if verb == "extend":  # the longer run selects the best of its own epochs
         state = replace(state, best=None)
@@ -142,10 +143,16 @@ def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:
     return replace(state, best=None), None
 
 
-def recipe(config: dict[str, Any], chain: list[Extended], images: str = "") -> str:
+def recipe(
+    config: dict[str, Any],
+    chain: list[Extended],
+    images: str = "",
+    code: dict[str, bytes] | None = None,
+) -> str:
     """Return a hash of a run's settings, without the seed and the fold of cross-validation.
 
-    `images` is the fingerprint of the run's images, which counts instead of their folder.
+    `images` is the fingerprint of the run's images, which counts instead of their folder; `code`
+    holds the files of the user's own code.
 
     Settings at their defaults are left out, so that the hash stays the same when a later version
     adds settings.
@@ -153,7 +160,9 @@ def recipe(config: dict[str, Any], chain: list[Extended], images: str = "") -> s
     from vit_train.evaluate.summaries import REPEATED, settings_of  # rarely needed
 
     extends = list(map(asdict, chain))
-    settings = settings_of({"config": config, "extends": extends, "fingerprint": images})
+    settings = settings_of(
+        {"config": config, "extends": extends, "fingerprint": images, "code": code}
+    )
     defaults = dict(flatten(default_settings(config)))
     shared = sorted(
         (key, str(value))

@@ -1,10 +1,12 @@
 """A run's folder and all files in it, from the config to the summary."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 from omegaconf import OmegaConf
@@ -12,7 +14,7 @@ from omegaconf import OmegaConf
 from vit_train.base import machine
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
-from vit_train.base.text import csv_text
+from vit_train.base.text import csv_text, reason
 from vit_train.base.writing import (
     remove_partial,
     save_archive,
@@ -20,13 +22,17 @@ from vit_train.base.writing import (
     write_text,
 )
 from vit_train.config.data import IMAGES, FolderConfig
-from vit_train.config.run import TrainConfig
+from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
 from vit_train.data.dataset import ImageSet
-from vit_train.figures.measures import figures, result_dict
+from vit_train.figures.measures import NUMBERS, figures, result_dict
 from vit_train.loop.metrics import Evaluation
+from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.state import Best, State
-from vit_train.loop.trainer import Callback, Trainer
+from vit_train.loop.trainer import CALLBACKS, Callback, Trainer
 from vit_train.model import products
+from vit_train.model.attention import ATTENTIONS
+from vit_train.model.layers import ACTIVATIONS
+from vit_train.model.positions import POSITIONS
 from vit_train.run.earlier import Earlier, state_of
 from vit_train.run.reports import (
     MetricsCsv,
@@ -51,6 +57,7 @@ from vit_train.run.terminal import (
 )
 from vit_train.trained.checkpoint import Checkpoint, newest_intact
 from vit_train.trained.folder import CHECKPOINTS, CONFIG, REQUESTED, SUMMARY, resume_command
+from vit_train.trained.own_code import own_code, save_code, saved_code
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class RunFiles:
         """Read the best epoch's weights; return None if they are lost."""
         return None
 
-    def fail(self, status: str) -> None:
+    def fail(self, status: str, error: Exception) -> None:
         """Write the status of a begun run that an error ends, if the disk still allows that."""
 
     def advice(self) -> str:
@@ -130,7 +137,9 @@ class RunFolder(RunFiles):
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
             self.stages.append({key: before.get(key) for key in STAGE})
-        self.trackers = Trackers([], path, {})  # until the run is opened
+        # Folders of different projects may have the same name.
+        self.record = str(before.get("record") or uuid4().hex)
+        self.trackers = Trackers([], path, self.record, {})  # until the run is opened
         self.terminal = Terminal()
         self.board = TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
@@ -184,7 +193,7 @@ class RunFolder(RunFiles):
         For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
         after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
-        self.trackers = Trackers(self.run.config.trackers, self.path, self.settings)
+        self.trackers = Trackers(self.run.config.trackers, self.path, self.record, self.settings)
         # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         remove_partial(self.path, self.path / CHECKPOINTS)
@@ -192,6 +201,7 @@ class RunFolder(RunFiles):
             truncate_reports(self.path, own_state.written if own_state else {})
         else:
             write_text(self.path / REQUESTED, as_yaml(asdict(self.requested)))
+            save_code(self.path, registered_code())
         if self.earlier:
             self.copy_history(self.earlier)
         self.csv.open()
@@ -234,9 +244,9 @@ class RunFolder(RunFiles):
         self.report(trainer, results)
         self.trackers.close()
         if not results:
-            reason = trainer.stop_reason or "because another process was stopped"
+            why = trainer.stop_reason or "because another process was stopped"
             logger.info(
-                f"stopped after step {trainer.step}, {reason}. "
+                f"stopped after step {trainer.step}, {why}. "
                 f"Resume with: {resume_command(self.path)}"
             )
         elif not self.launch.in_sweep:  # a sweep prints the next steps for all its runs at its end
@@ -290,6 +300,7 @@ class RunFolder(RunFiles):
         """Write summary.json: the run's status, origin, settings and `results`."""
         run = self.run
         speedup = run.precision.bf16_speedup
+        code = {name: sha256(each).hexdigest() for name, each in saved_code(self.path).items()}
         here = {
             "commit": machine.commit(),
             "versions": machine.versions(),
@@ -310,6 +321,8 @@ class RunFolder(RunFiles):
             "images": run.data.sizes,
             "fingerprint": run.data.facts.fingerprint,
             "config": self.settings,
+            **({"code": code} if code else {}),
+            **({"record": self.record} if self.run.config.trackers else {}),
             "extends": [asdict(each) for each in self.extends],
             "teacher": run.teacher or None,
         }
@@ -324,12 +337,12 @@ class RunFolder(RunFiles):
             return None
         return saved.model if saved.ema is None else saved.ema
 
-    def fail(self, status: str) -> None:
+    def fail(self, status: str, error: Exception) -> None:
         """Write the status of a begun run that an error ends, if the disk still allows that."""
         self.trackers.close()
         with contextlib.suppress(OSError, ValueError):
             if read_object(self.path / SUMMARY).get("status") == "running":
-                self.summarize(status)
+                self.summarize(status, reason=f"{type(error).__name__}: {reason(error)}")
 
     def advice(self) -> str:
         """Return how to resume, for the end of an error message; "" if the run has not begun."""
@@ -337,6 +350,19 @@ class RunFolder(RunFiles):
             return f". {intact} is intact; resume with: {resume_command(intact)}"
         has_begun = (self.path / CONFIG).exists()
         return f". Resume with: {resume_command(self.path)}" if has_begun else ""
+
+
+def registered_code() -> dict[str, bytes]:
+    """Return the files of the user's own code, also of parts that a Python program registered.
+
+    Figures do not count, because they change no result.
+    """
+    tables: list[Mapping[str, object]] = [
+        *(POSITIONS, ATTENTIONS, ACTIVATIONS, SCHEDULES, NUMBERS),
+        *CHOSEN_BY_NAME.values(),
+    ]
+    parts = [*CALLBACKS, *(part for table in tables for part in table.values())]
+    return own_code([*parts, *(getattr(part, "builds", None) for part in parts)])
 
 
 def checksum(images: ImageSet) -> int:

@@ -323,43 +323,52 @@ def draw_relevance(run: Run, model: VisionTransformer, shown: ImageSet) -> Figur
 
 
 class Wandb:
-    """Weights & Biases, or Trackio, which has the same functions."""
+    """Weights & Biases, or Trackio, which has the same functions but finds a run by its name."""
 
-    def __init__(self, module: Any, folder: Path, settings: dict[str, Any]) -> None:
-        known = {"id": folder.name} if module.__name__ == "wandb" else {}
+    def __init__(self, module: Any, folder: Path, record: str, settings: dict[str, Any]) -> None:
+        has_ids = module.__name__ == "wandb"
         run = module.init(
             project=folder.absolute().parent.name,
-            name=folder.name,
+            name=folder.name if has_ids else f"{folder.name}-{record[:8]}",
             config=settings,
             resume="allow",
-            **known,
+            **({"id": record} if has_ids else {}),
         )
         self.log = run.log
         self.close = run.finish
 
 
 class Mlflow:
-    """MLflow, which finds an earlier run by its name."""
+    """MLflow, which gives runs its own ids, and finds an earlier run by a tag."""
 
-    def __init__(self, module: Any, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, module: Any, folder: Path, record: str, settings: dict[str, Any]) -> None:
         module.set_experiment(folder.absolute().parent.name)
-        query = f"attributes.run_name = '{folder.name}'"
+        query = f"tags.vit_train = '{record}'"
         found = module.search_runs(filter_string=query, output_format="list")
-        module.start_run(run_id=found[0].info.run_id if found else None, run_name=folder.name)
+        module.start_run(
+            run_id=found[0].info.run_id if found else None,
+            run_name=folder.name,
+            tags={"vit_train": record},
+        )
         if not found:  # MLflow allows no changes, such as of train.max_minutes
             module.log_params({key: str(value)[:500] for key, value in flatten(settings)})
         self.log = module.log_metrics
         self.close = module.end_run
 
 
-def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Wandb | Mlflow:
+def open_tracker(name: str, folder: Path, record: str, settings: dict[str, Any]) -> Wandb | Mlflow:
     """Open the named tracker; raise ValueError if its package is missing or cannot start."""
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"trackers=[{name}] needs a package: pip install {name}") from error
+        if error.name == name:
+            raise ValueError(f"trackers=[{name}] needs a package: pip install {name}") from error
+        raise ValueError(
+            f"trackers=[{name}]: {name} is installed, but needs {error.name}: pip install "
+            f"{error.name}"
+        ) from error
     try:
-        return (Mlflow if name == "mlflow" else Wandb)(module, folder, settings)
+        return (Mlflow if name == "mlflow" else Wandb)(module, folder, record, settings)
     except Exception as error:  # of any kind, such as for a missing login
         raise ValueError(f"trackers=[{name}] cannot start: {reason(error)}") from error
 
@@ -367,11 +376,13 @@ def open_tracker(name: str, folder: Path, settings: dict[str, Any]) -> Wandb | M
 class Trackers:
     """The trackers of a run; if a tracker fails, training continues without it.
 
-    When a run is resumed, each tracker continues the same record.
+    When a run is resumed, each tracker continues the same `record`, by this id.
     """
 
-    def __init__(self, names: list[str], folder: Path, settings: dict[str, Any]) -> None:
-        self.opened = {name: open_tracker(name, folder, settings) for name in names}
+    def __init__(
+        self, names: list[str], folder: Path, record: str, settings: dict[str, Any]
+    ) -> None:
+        self.opened = {name: open_tracker(name, folder, record, settings) for name in names}
 
     def log(self, values: dict[str, float], step: int) -> None:
         self.with_each(lambda tracker: tracker.log(values, step))

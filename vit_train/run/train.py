@@ -197,13 +197,13 @@ def test_results(trainer: Trainer, run: Run, files: RunFiles) -> dict[str, Evalu
 def advice_on_errors(trainer: Trainer, run: Run, files: RunFiles) -> Iterator[None]:
     """If the block raises an error, add to the message how to fix the error or how to resume.
 
-    Also set the run's status to "diverged" (NonFinite) or "failed". In any case, free the trainer's
-    CUDA graph.
+    Also set the run's status to "diverged" (NonFinite) or "failed", with the reason. In any case,
+    free the trainer's CUDA graph.
     """
     try:
         yield
     except Exception as error:
-        files.fail("diverged" if isinstance(error, NonFinite) else "failed")
+        files.fail("diverged" if isinstance(error, NonFinite) else "failed", error)
         if isinstance(error, OSError):
             raise OSError(f"{error}{files.advice()}") from error
         if not isinstance(error, MemoryError | RuntimeError) or not is_out_of_memory(error):

@@ -21,8 +21,15 @@ from vit_train.model.patches import grid_of
 from vit_train.model.positions import resize_positions
 from vit_train.tasks import Task, make_task
 from vit_train.trained.checkpoint import Checkpoint, Facts
-from vit_train.trained.folder import builtin_checkpoint, calibration_file, checkpoint_at, run_at
+from vit_train.trained.folder import (
+    builtin_checkpoint,
+    calibration_file,
+    checkpoint_at,
+    run_at,
+    run_folder,
+)
 from vit_train.trained.model import Meta, Trained
+from vit_train.trained.own_code import own_code, warn_of_changes
 
 # Temperatures outside of these limits cannot come from real logits: they count as unknown.
 LEAST = 1e-6
@@ -43,7 +50,8 @@ def load(
     `path` is a checkpoint, a run's folder (which stands for its best checkpoint), a folder of runs
     (its newest finished run), or a built-in model, "builtin:cifar10". `weights` is "ema" for
     averaged weights, "raw", or "auto" (averaged weights if there are any). `image_size`, if given,
-    replaces the training image size; learned positions are interpolated. Raise ValueError if the
+    replaces the training image size; learned positions are interpolated. Warn if your own code has
+    changed since the run. Raise ValueError if the
     file is missing, damaged, or not a checkpoint, or if an argument is invalid.
     """
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
@@ -57,6 +65,7 @@ def load(
             state, grid_of(checkpoint.image_shape[1:], config.model.patch_size), model
         )
     model.load_state_dict(state)
+    warn_of_changes(run_folder(file), own_code([type(task), *map(type, model.modules())]))
     meta = Meta(
         path=file,
         config=config,
