@@ -88,6 +88,7 @@ MAINS = {
     "vit-data": tools.vit_data,
     "vit-inspect": tools.vit_inspect,
     "vit-check": tools.vit_check,
+    "vit-features": tools.vit_features,
     "vit-export": tools.vit_export,
     "vit-results": tools.vit_results,
 }

@@ -37,10 +37,12 @@ def test_a_run_reports_its_loss_and_shows_pictures(
     summary = read_json(small_run(task) / "summary.json")
     assert set(summary["best_val"]) == {"epoch", "loss"} and "acc" not in summary["test"]["final"]
     header = Path("run/metrics.csv").read_text(encoding="utf-8").splitlines()[0]
-    assert header == "epoch,step,images_seen,lr,train_loss,val_loss,images_per_s,seconds"
+    validated = {"reconstruct": "val_loss,val_knn_acc", "autoregress": "val_loss"}[task]
+    assert header == f"epoch,step,images_seen,lr,train_loss,{validated},images_per_s,seconds"
     tags = EventAccumulator("run").Reload().Tags()
     assert {"loss/train", "loss/val", "test/loss"} <= set(tags["scalars"])
-    assert not [tag for tag in tags["scalars"] if "acc" in tag]
+    accuracies = {"reconstruct": ["val/knn_acc"], "autoregress": []}[task]
+    assert [tag for tag in tags["scalars"] if "acc" in tag] == accuracies
     assert set(tags["images"]) == {"train/augmented", "val/pictures"}
     with Image.open("run/pictures.png") as picture:
         picture.verify()

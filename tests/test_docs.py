@@ -47,7 +47,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 EXPENSIVE = (
     *("experiment=", "hydra/launcher=", "resume="),
     # These have tests of their own.
-    *("extend=", "data.cv_folds=", "task.class_weights=", "data.sampler="),
+    *("extend=", "config=docs/", "data.cv_folds=", "task.class_weights=", "data.sampler="),
     "runs=",  # a cross-validation, which has a test of its own
     "init_from=builtin:",  # of another shape than the small model
 )

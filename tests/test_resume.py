@@ -23,7 +23,14 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.config.run import TrainConfig, declared, may_change, with_defaults
+from vit_train.commands.rerun import summarized_settings
+from vit_train.config.run import (
+    TrainConfig,
+    declared,
+    from_checkpoint,
+    may_change,
+    with_defaults,
+)
 from vit_train.evaluate.summaries import settings_of
 from vit_train.loop import precision, workers
 from vit_train.loop.state import Best
@@ -481,10 +488,11 @@ def test_an_unchanged_fork_ends_like_its_run(run: Run, config: str) -> None:
 
 def test_a_run_is_repeated_from_its_settings(run: Run, small_run: SmallRun) -> None:
     first = small_run("finished")
-    run.succeeds("vit-train", "config=run/config.yaml", "hydra.run.dir=same")
+    shutil.copy("run/summary.json", "published.json")
+    run.succeeds("vit-train", "config=published.json", "hydra.run.dir=same")
     assert_same_run(first, Path("same"))
     changes = ["model=cnn", "model.widths=[8]", "name=a CNN", "notes=to compare"]
-    run.succeeds("vit-train", "config=run", *changes, "train.max_minutes=1e-9")
+    run.succeeds("vit-train", "config=run/config.yaml", *changes, "train.max_minutes=1e-9")
     (other,) = Path("outputs").glob("a_CNN-*/*")
     config = summary(str(other))["config"]
     assert config["model"]["widths"] == [8] and config["data"]["train_images"] == 200
@@ -494,6 +502,26 @@ def test_a_run_is_repeated_from_its_settings(run: Run, small_run: SmallRun) -> N
     run.fails("nowhere.csv cannot be read", "vit-train", "config=run", *table)
     Path("run/requested.yaml").write_text("model: 3", encoding="utf-8")
     run.fails("the config's model must be one of", "vit-train", "config=run")
+    Path("published.json").write_text("{}", encoding="utf-8")
+    run.fails("its config contains no settings", "vit-train", "config=published.json")
+
+
+def test_published_rows_of_every_age_can_be_repeated() -> None:
+    """The first versions had other settings, and called some of them differently."""
+    by_settings = {}
+    for file in Path(__file__).parents[1].glob("docs/results/*/*.json"):
+        row = read_json(file)
+        if config := row.get("config"):
+            by_settings[str([sorted(config[group]) for group in ("task", "data")])] = row
+    assert len(by_settings) > 9
+    for row in by_settings.values():
+        config = from_checkpoint(summarized_settings(row))
+        used = row["config"]
+        assert (config.seed, config.precision) == (used["seed"], row["precision"])
+        assert config.train.epochs == used["train"]["epochs"]
+        if config.task.name == "reconstruct":
+            old = used["task"].get("normalise_target")
+            assert config.task.normalize_target == used["task"].get("normalize_target", old)
 
 
 def test_a_choice_that_the_run_already_has_changes_nothing_else(run: Run) -> None:

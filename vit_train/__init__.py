@@ -4,7 +4,9 @@
 
     from vit_train import TrainConfig, ViTConfig, train
 
-    train(TrainConfig(model=ViTConfig(depth=4)), "outputs/mine")
+    run = train(TrainConfig(model=ViTConfig(depth=4)), "outputs/mine")
+
+Then `run.summary` and `run.metrics` hold its results, and `run.load()` returns its model.
 """
 
 from importlib import import_module

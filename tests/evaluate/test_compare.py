@@ -1,4 +1,3 @@
-import csv
 import json
 import re
 from pathlib import Path
@@ -6,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, csv_rows
 from scipy import stats
 
 from vit_train.evaluate.differences import LAST_LOOK, Difference, find_baseline
 from vit_train.evaluate.results import (
     draw_groups,
     gather_results,
-    interval,
+    interval_cell,
     short_table,
     table,
     time_in_steps,
@@ -160,8 +159,8 @@ def test_folds_are_one_group_and_each_counts_once() -> None:
     runs = [summary(0.5, seed, folds[fold], file="summary.json") for seed, fold in places]
     (group,) = group_runs(runs)
     assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
-    assert interval(group) == ""  # their training images overlap
-    assert interval(*group_runs([summary(0.5, 0, folds[2])])) == "47.00 to 53.00"
+    assert interval_cell(group) == ""  # their training images overlap
+    assert interval_cell(*group_runs([summary(0.5, 0, folds[2])])) == "47.00 to 53.00"
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
@@ -411,6 +410,16 @@ def test_the_table_on_the_terminal_ends_with_the_settings() -> None:
     assert "difference" not in short_table(groups[:1], None)  # there is nothing to compare
 
 
+def test_own_measures_are_columns(tmp_path: Path) -> None:
+    runs = [summary(0.5, seed, {"test.final.sureness": 0.2 + seed / 10}) for seed in range(2)]
+    assert cells(table(group_runs(runs), None))[0]["sureness"] == "0.2500 ± 0.0707"
+    gather_results([written(tmp_path, *runs)], None, None)
+    (row,) = csv_rows(tmp_path / "results.csv")
+    assert float(row["sureness_mean"]) == pytest.approx(0.25)
+    built_in = table(group_runs([summary(0.5, 0, {"test.final.ece": 0.2})]), None)
+    assert "ece" not in cells(built_in)[0]
+
+
 def test_a_sequential_test_decides_only_what_is_clear() -> None:
     same = Difference(list(np.random.default_rng(0).normal(0, 1, LAST_LOOK)))
     assert not same.is_significant and not Difference([1.0, 1.0]).is_significant
@@ -433,12 +442,24 @@ def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
     assert false <= 500 and covered >= 9400
 
 
-def test_a_table_of_runs_has_a_row_for_each(tmp_path: Path) -> None:
+def test_tables_for_analysis_have_a_row_for_each_group_and_run(tmp_path: Path) -> None:
     named = [each | {"config": each["config"] | {"name": "=1+1"}} for each in PAIRS]
     gather_results([written(tmp_path, *named)], None, None)
-    rows = list(csv.DictReader((tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()))
+    rows = csv_rows(tmp_path / "runs.csv")
     assert [row["seed"] for row in rows] == ["0", "1", "2", "1", "2", "3", "9"]
     assert [float(row["test_final"]) for row in rows[:2]] == [0.5, 0.51]
     assert rows[0]["name"] == "'=1+1" and rows[0]["model.positions"] == "learned"
+    learned, none, rotary = csv_rows(tmp_path / "results.csv")
+    assert (none["runs"], rotary["difference"], learned["difference_low"]) == ("3", "", "")
+    accs = [0.45, 0.48, 0.53]
+    assert float(none["test_final_mean"]) == pytest.approx(np.mean(accs))
+    assert float(none["test_final_std"]) == pytest.approx(np.std(accs, ddof=1))
+    assert float(none["difference"]) == pytest.approx(-0.05)
+    ends = stats.t.interval(0.95, 1, -0.05, 0.01)
+    assert [float(none[f"difference_{end}"]) for end in ("low", "high")] == pytest.approx(ends)
+    tex = (tmp_path / "results.tex").read_text(encoding="utf-8").splitlines()
+    assert tex[0] == r"\begin{tabular}{lllll}" and tex[-2:] == [r"\bottomrule", r"\end{tabular}"]
+    assert r"3 & 48.67 $\pm$ 4.04 & 41.03 to 56.32 & -5.00 (-17.71 to +7.71) & =1+1: " in tex[5]
+    assert r"positions=rotary\_2d" in tex[6]
     shown, _ = gather_results([tmp_path], None, "name==1+1,positions=none")
     assert re.search(r"\n3 .+ baseline .+=1\+1: positions=none\n", shown)

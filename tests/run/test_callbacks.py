@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -89,13 +89,16 @@ def test_an_epoch_is_a_line_under_the_names_of_its_columns(
     ]
 
 
-def test_the_bar_begins_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["terminal", "notebook", "file"])
+def test_the_bar_begins_where_the_run_does(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(screen, "isatty", lambda: place == "terminal", raising=False)
     monkeypatch.setattr(sys, "stderr", screen)
+    if place == "notebook":
+        monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     trainer = SimpleNamespace(step=17, epoch=1, batch=7, last_epoch=3, train_loader=range(10))
     with Terminal().shown(trainer):
-        assert "epoch 2/3:  70%" in screen.getvalue()
+        assert ("epoch 2/3:  70%" in screen.getvalue()) == (place != "file")
 
 
 def test_parameters_are_counted_where_they_are() -> None:

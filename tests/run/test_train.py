@@ -157,8 +157,10 @@ def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
         outcome = pool.submit(train, config, tmp_path / "run").result()
     assert "top-1" in (tmp_path / "run/train.log").read_text(encoding="utf-8")
     assert outcome.exit_status == 0 and outcome.folder == tmp_path / "run" and len(copied) == 1
-    best = read_json(outcome.folder / "summary.json")["best_val"]
+    best = outcome.summary["best_val"]
     assert outcome.score == best["acc"]  # which a sweeper gets
+    assert [row["val_acc"] for row in outcome.metrics] == [best["acc"]]
+    assert outcome.load().meta.path == tmp_path / "run/checkpoints/best.safetensors"
 
 
 @dataclass
@@ -178,7 +180,7 @@ def test_training_in_python_is_as_the_package_says(
     monkeypatch.setattr("vit_train.run.train.math", SimpleNamespace(inf=0.0))
     with monkeypatch.context() as patch:
         patch.setitem(DATA_CONFIGS, "shapes", FewShapes)
-        exec(textwrap.dedent(example))
+        exec(textwrap.dedent(example.partition("\n\nThen")[0]))
     for text in (
         capsys.readouterr().out,
         Path("outputs/mine/train.log").read_text(encoding="utf-8"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.base.reading import flatten, require_config
+from vit_train.base.reading import flatten, read_json, require_config, typed
 from vit_train.base.text import reason
 from vit_train.config.fields import UsageError
 from vit_train.config.run import (
@@ -202,11 +202,25 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file; raise ValueError if they cannot be read."""
+    """Return the settings in a YAML file, or in a run's summary, which is a JSON file.
+
+    Raise ValueError if they cannot be read.
+    """
     try:
+        if path.suffix == ".json":
+            return summarized_settings(read_json(path))
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")
         return without_retired(stored)
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from None
+
+
+def summarized_settings(summary: Any) -> dict[str, Any]:
+    """Return the settings that a run used, given its summary; raise Refused without settings."""
+    used = typed(dict[str, Any], summary, "it")
+    require_config(used.get("config"), "its config")
+    # Early summaries keep the setting auto, and note beside it which precision the run used.
+    settings = without_retired(used["config"])
+    return as_saved(settings | {"precision": used.get("precision", settings.get("precision"))})

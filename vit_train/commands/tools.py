@@ -18,6 +18,7 @@ from vit_train.config.tools import (
     EvalConfig,
     ExplainConfig,
     ExportConfig,
+    FeaturesConfig,
     InspectConfig,
     PredictConfig,
     SheetConfig,
@@ -65,6 +66,21 @@ def vit_predict(config: PredictConfig) -> None:
     from vit_train.evaluate.predict import predict_images
 
     predict_images(config)
+
+
+@console_command(FeaturesConfig, "images")
+def vit_features(config: FeaturesConfig) -> None:
+    """vit-features: write a trained model's features of images to a NumPy file.
+
+      vit-features ckpt=outputs/cifar10-tiny out=features.npz
+      vit-features ckpt=outputs/cifar10-tiny images=photos layer=4 tokens=mean
+
+    The file has arrays for each split: train_features (N,D), train_labels (N,), train_names (N,)
+    and so on. For images of your own, it has features and names.
+    """
+    from vit_train.evaluate.features import write_features
+
+    write_features(config)
 
 
 @console_command(ExplainConfig, "images")
@@ -173,7 +189,9 @@ def vit_results() -> None:
         epilog="""\
 Files are written to the folder given or, for several, to the folder that contains all of them:
   results.md    the full table; runs that differ only in seed or fold share a row
-  results.csv   a row for each run, for your own analysis
+  results.csv   the same rows for your own analysis: means, spreads, intervals, differences
+  results.tex   the table on the terminal for LaTeX, with booktabs
+  runs.csv      a row for each run
   curves.png    the training curves, if every run has its metrics.csv
 Existing files with these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -198,5 +216,6 @@ Existing files with these names are replaced.""",
         from vit_train.evaluate.results import gather_results
 
         _, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
+        tables = "results.csv, results.tex, runs.csv"
         curves = ", curves.png" if (out / "curves.png").exists() else ""
-        print(printable(f"written to {out}/: results.md, results.csv{curves}"), file=sys.stderr)
+        print(printable(f"written to {out}/: results.md, {tables}{curves}"), file=sys.stderr)

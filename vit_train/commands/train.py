@@ -195,7 +195,7 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
         name = file_name(_root_.name)
     elif used:
         path = Path(_root_[used]).resolve()
-        run = next(filter(holds_run, path.parents), path) if path.is_file() else path
+        run = next(filter(holds_run, path.parents), path.parent) if path.is_file() else path
         name = f"{run.name}-{verbs[used]}"
     elif isinstance(experiment := choices.get("experiment"), str):
         name = experiment

@@ -51,6 +51,8 @@ RETIRED: dict[str, Any] = {
     "optim.beta1": 0.9,
     "train.max_skips": 10,
 }
+# Settings that earlier versions called differently, with their present names.
+RENAMED = {"task.normalise_target": "normalize_target", "data.unlabelled": "unlabeled"}
 # In the wheel, conf/ is a subpackage; in a checkout, it is at the top level.
 CONF_DIR = next(filter(Path.is_dir, (top / "conf" for top in Path(__file__).parents[1:3])))
 
@@ -82,8 +84,9 @@ class TrainConfig(Settings):
     )
     config: str | None = setting(
         None,
-        "Start a new run with the settings of this run (its folder or config.yaml), changing "
-        "only the settings on the command line.",
+        "Start a new run with the settings of this run (its folder, its config.yaml, or a summary "
+        "such as docs/results/cifar10_vit/0.json), changing only the settings on the command "
+        "line.",
     )
     name: str | None = setting(
         None,
@@ -332,8 +335,14 @@ def without_retired(stored: dict[str, Any]) -> dict[str, Any]:
     """Remove settings in RETIRED from a saved run's settings if they have the value built in now.
 
     A setting with another value stays, so that the error message for unknown settings names it.
+    Settings in RENAMED get their present names.
     """
-    current = dict(stored)
+    current = {
+        group: {RENAMED.get(f"{group}.{name}", name): value for name, value in part.items()}
+        if isinstance(part, dict)
+        else part
+        for group, part in stored.items()
+    }
     for key, value in RETIRED.items():
         group, _, name = key.partition(".")
         settings = current.get(group)

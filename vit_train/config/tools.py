@@ -108,6 +108,11 @@ class EvalConfig(TrainedConfig):
         "support it; for a run in bf16, null means auto. The calibration is saved only with null.",
         choices=PRECISIONS,
     )
+    probe: bool = setting(
+        False,
+        "Also evaluate the model's features: by k-nearest neighbors and by a linear classifier, "
+        "both fitted to the features of the training images.",
+    )
     tta: str = setting(
         "none",
         "Test-time augmentation, reported separately: none, or flip (the mean of the "
@@ -142,6 +147,8 @@ class EvalConfig(TrainedConfig):
             raise ValueError(
                 "tta=, robustness= and foreign= work with one checkpoint only, not with ckpt=[A,B]"
             )
+        if self.probe and self.split == "train":
+            raise ValueError("probe=true fits to the training images: choose split=test or val")
 
 
 @dataclass
@@ -187,6 +194,34 @@ class PredictConfig(TrainedConfig):
         super().__post_init__()
         if self.out is not None and not self.out.endswith((".csv", ".jsonl")):
             raise ValueError(f"out={self.out} must end in .csv or .jsonl")
+
+
+@dataclass
+class FeaturesConfig(TrainedConfig):
+    """All settings of `vit-features`."""
+
+    images: Any = setting(
+        None, "Images of your own, as for vit-predict; null: all images of the run, by split."
+    )
+    layer: int = setting(
+        -1,
+        "The layer of a Vision Transformer, counted from 1, or from the end if negative. The last "
+        "layer's features are normalized as for the head.",
+    )
+    tokens: str = setting(
+        "auto",
+        "class: the class token; mean: the mean of the patches; auto: what the head reads or, "
+        "without a head, the mean.",
+        choices=("auto", "class", "mean"),
+    )
+    out: str = setting("features.npz", "The NumPy file to write.")
+    device: str = device_setting()
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.out.endswith(".npz"):
+            raise ValueError(f"out={self.out} must end in .npz")
 
 
 @dataclass

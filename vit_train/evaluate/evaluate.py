@@ -22,6 +22,7 @@ from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.data.files import files_at
 from vit_train.data.splits import sample
+from vit_train.evaluate.features import probe
 from vit_train.evaluate.measuring import (
     averaged,
     foreign,
@@ -42,7 +43,7 @@ from vit_train.figures.images import (
     has_position_table,
 )
 from vit_train.figures.measures import figures, result_dict, result_line
-from vit_train.loop.metrics import Classification
+from vit_train.loop.metrics import Classification, Evaluation
 from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import Tagging
 from vit_train.model.vit import encoder_of
@@ -106,22 +107,21 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
     result = measured(images)
-    if not np.isfinite(result.loss):
-        raise ValueError(
-            f"the loss of {meta.path} on these images is {result.loss}: the weights are "
-            "damaged, or the training diverged"
-        )
+    require_finite_loss(result, meta)
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
         f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
         f"{data.title}, {config.split}: {result_line(result)}"
     )
-    validation = measured(val).predictions if val and may_calibrate(config, meta) else None
+    # Evaluated images choose no temperature, threshold or weight decay.
+    val = val if config.split != "val" and meta.config.data.val == "split" else None
+    validation = measured(val).predictions if val and meta.task.needs_labels else None
     content = facts(config, data, meta, precision)
     content |= measures(result, validation, config.split, meta)
     if validation is not None and asked is None:
         save_calibration(meta, content)
     content["caveat"] = caveat
+    content |= {"probe": probe(trained, config, images, val)} if config.probe else {}
     if config.tta == "flip":
         mirrored = measured(images, mirrored=True)
         content["tta_flip"] = result_dict(averaged(result.predictions, mirrored.predictions))
@@ -138,10 +138,13 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     return evaluated
 
 
-def may_calibrate(config: EvalConfig, meta: Meta) -> bool:
-    """Return True if the model can be calibrated on validation images that are not evaluated."""
-    held_out = config.split != "val" and meta.config.data.val == "split"
-    return held_out and meta.task.needs_labels
+def require_finite_loss(result: Evaluation, meta: Meta) -> None:
+    """Raise ValueError if the loss is NaN or infinite."""
+    if not np.isfinite(result.loss):
+        raise ValueError(
+            f"the loss of {meta.path} on these images is {result.loss}: the weights are "
+            "damaged, or the training diverged"
+        )
 
 
 def run_of(checkpoint: Path) -> Json:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -22,13 +22,15 @@ from vit_train.evaluate.summaries import (
     value_at,
 )
 from vit_train.figures.charts import Curve, Figure, curves, save
-from vit_train.loop.metrics import interval_of_mean, is_uneven
+from vit_train.figures.measures import BUILT_IN
+from vit_train.loop.metrics import Classification, interval_of_mean, is_uneven
+from vit_train.loop.tagging import Tagging
 
 
 def gather_results(
     paths: Sequence[Path], out: Path | None, baseline: str | None
 ) -> tuple[str, Path]:
-    """Print a table of the runs, and write results.md, results.csv and curves.png into a folder.
+    """Print a table of the runs, and write all tables and curves.png into a folder.
 
     There are curves if every run has a metrics.csv. The folder is `out`, by default the result of
     `folder_beside`. Groups are compared with the group that has the settings `baseline`, by default
@@ -40,10 +42,11 @@ def gather_results(
     shown = short_table(groups, first)
     print(shown)  # first, because the folder may be read-only
     out.mkdir(parents=True, exist_ok=True)
-    rows = run_rows(groups)
     write_text(out / "results.md", f"{table(groups, first)}\n")
-    csv = csv_text([rows[0], *(row.values() for row in rows)])
-    write_text(out / "results.csv", printable(csv, "\r\n"))
+    write_text(out / "results.tex", latex_table(short_rows(groups, first)))
+    for name, rows in (("results", group_rows(groups, first)), ("runs", run_rows(groups))):
+        csv = csv_text([rows[0], *(row.values() for row in rows)])
+        write_text(out / f"{name}.csv", printable(csv, "\r\n"))
     if all(run["curve"] for group in groups for run in group.runs):
         save(draw_groups(groups), out / "curves.png")
     else:
@@ -63,6 +66,7 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
             for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
                 table([group], group)
                 run_rows([group])
+                group_rows([group], group)
             on_same_images(run, run, "test")
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"{run['file']} was not written by vit-train") from error
@@ -105,6 +109,7 @@ class Measure:
         return self.text([run["test"]["final"][self.name] for run in group.runs])
 
 
+NUMBER = Measure("", "", "", 1, 4)
 ACCURACY = Measure("acc", "accuracy, %", "{} accuracy, {} (%)", 100, 2)
 MAP = Measure("map", "mAP, %", "{} mean average precision, {} (%)", 100, 2)
 LOSS = Measure("loss", "loss", "{} loss, {}", 1, 4)
@@ -127,20 +132,25 @@ def common_measure(groups: Sequence[Group]) -> Measure:
     return first
 
 
-def interval(group: Group) -> str:
-    """Return the 95 % interval of a run's test accuracy or mAP, or of a mean accuracy, in percent.
+def interval(group: Group) -> Sequence[float] | None:
+    """Return the 95 % interval of a run's test accuracy or mAP, or of a mean accuracy.
 
-    Return "" for runs without accuracy and mAP, for the mean mAP of several runs, and for several
+    Return None for runs without accuracy and mAP, for the mean mAP of several runs, and for several
     folds: folds share most of their training images, so an interval from their standard deviation
     would be too narrow.
     """
-    found = None
+    found: Sequence[float] | None = None
     accuracies = group.values("test", "final", "acc")
     if len(group.runs) == 1:
         final = group.runs[0]["test"]["final"]
         found = final.get("map_interval_95", final.get("acc_interval_95"))
     elif accuracies and not group.folds:
         found = interval_of_mean(accuracies, int(min(group.values("test", "final", "count"))))
+    return found
+
+
+def interval_cell(group: Group) -> str:
+    found = interval(group)
     return f"{100 * found[0]:.2f} to {100 * found[1]:.2f}" if found else ""
 
 
@@ -172,10 +182,10 @@ Differences are paired by seed. If an interval includes 0, the difference may
 be due to chance."""
 
 
-def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
-    """Return a table for a terminal: each group's number of runs, mean, interval and difference.
+def short_rows(groups: Sequence[Group], baseline: Group | None) -> list[tuple[str, ...]]:
+    """Return a header, and each group's number of runs, mean, interval, difference and title.
 
-    The groups' titles come last, because they may be long.
+    Columns without values are left out. The titles come last, because they may be long.
     """
     measure = common_measure(groups)
     rows = [
@@ -185,19 +195,51 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
         cells = (
             str(len(group.runs)),
             measure.final(group),
-            interval(group),
+            interval_cell(group),
             difference_cell(group, baseline, measure),
         )
         rows.append((*cells, printable(group.title)))
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in filled[:-1]]
-    lines = [
-        "  ".join([*map(str.ljust, cells, widths), title])
-        for *cells, title in zip(*filled, strict=True)
-    ]
-    if any("(" in row[3] for row in rows):
+    return list(zip(*filled, strict=True))
+
+
+def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
+    """Return the `short_rows` as a table for a terminal."""
+    rows = short_rows(groups, baseline)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    lines = ["  ".join([*map(str.ljust, cells, widths), title]) for *cells, title in rows]
+    if any("(" in row[-2] for row in rows):
         lines += ["", DIFFERENCES]
     return "\n".join(lines)
+
+
+# Characters that LaTeX would read as commands, or may lack, and how they are written.
+LATEX = str.maketrans(
+    {
+        **{each: f"\\{each}" for each in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "…": r"\ldots{}",
+    }
+)
+
+
+def latex_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows, of which the first is a header, as a LaTeX table; it needs booktabs."""
+    header, *lines = (" & ".join(cell.translate(LATEX) for cell in row) for row in rows)
+    body = " \\\\\n".join(lines)
+    columns = "l" * len(rows[0])
+    return f"""\
+\\begin{{tabular}}{{{columns}}}
+\\toprule
+{header} \\\\
+\\midrule
+{body} \\\\
+\\bottomrule
+\\end{{tabular}}
+"""
 
 
 def setting_keys(groups: Sequence[Group]) -> list[str]:
@@ -205,8 +247,58 @@ def setting_keys(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(key for group in groups for key in group.settings))
 
 
+def own_measures(groups: Sequence[Group]) -> list[str]:
+    """Return the names of the user's own measures (NUMBERS) in any run's test results."""
+    known = {each.name for kind in (Classification, Tagging) for each in fields(kind)}
+    results = [run["test"]["final"] for group in groups for run in group.runs]
+    names = (name for each in results for name, value in each.items() if type(value) is float)
+    return [name for name in dict.fromkeys(names) if name not in known | BUILT_IN]
+
+
+def group_rows(groups: Sequence[Group], baseline: Group | None) -> list[Json]:
+    """Return the rows of results.csv by column: each group's settings and results, not rounded.
+
+    Differences are as in `difference_cell`. Cells without a value are None.
+    """
+    measure = common_measure(groups)
+    keys = setting_keys(groups)
+    rows = []
+    for group in groups:
+        row: Json = {
+            "name": each_once(group.values("config", "name")),
+            **{key: group.settings.get(key, "") for key in keys},
+            "runs": len(group.runs),
+            **spread("test_final", group.values("test", "final", measure.name)),
+            **ends("test_final", interval(group)),
+        }
+        found = baseline and difference(group, baseline, "test", "final", measure.name)
+        values = found.values if found and group is not baseline else []
+        row["difference"] = mean(values) if values else None
+        row |= ends("difference", found.interval if found and values and not group.folds else None)
+        for name in own_measures(groups):
+            row |= spread(name, group.values("test", "final", name))
+        for name in ("images_seen", "seconds"):
+            row[name] = mean(group.values(name))
+        rows.append(row)
+    return rows
+
+
+def spread(name: str, values: Sequence[float]) -> Json:
+    """Return the mean and the standard deviation of values, for columns called after `name`."""
+    return {
+        f"{name}_mean": mean(values) if values else None,
+        f"{name}_std": stdev(values) if len(values) > 1 else None,
+    }
+
+
+def ends(name: str, interval: Sequence[float] | None) -> Json:
+    """Return the ends of a 95 % interval, for columns called after `name`."""
+    low, high = interval or (None, None)
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
 def run_rows(groups: Sequence[Group]) -> list[Json]:
-    """Return the rows of results.csv by column: the settings and results of each run."""
+    """Return the rows of runs.csv by column: the settings and results of each run."""
     measure = common_measure(groups)
     keys = setting_keys(groups)
     rows = []
@@ -238,7 +330,8 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
     """
     measure = common_measure(groups)
     keys = setting_keys(groups)
-    found = [columns(group, baseline, measure) for group in groups]
+    own = own_measures(groups)
+    found = [columns(group, baseline, measure, own) for group in groups]
     titles = [*map(short_name, keys), *found[0]]
     rows = [
         [*(short_value(group.settings.get(key, "")) for key in keys), *cells.values()]
@@ -251,8 +344,13 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
     return "\n".join([header, "| --- " * len(filled) + "|", *lines])
 
 
-def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str, str]:
-    """Return a group's cells, except those of its settings, by column title."""
+def columns(
+    group: Group, baseline: Group | None, measure: Measure, own: Sequence[str]
+) -> dict[str, str]:
+    """Return a group's cells, except those of its settings, by column title.
+
+    `own` names the user's own measures.
+    """
     on_test = {run["selected_on"] for run in group.runs} == {"test"}
     precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
     best = measure.text(group.values("test", "best", measure.name))
@@ -266,13 +364,14 @@ def columns(group: Group, baseline: Group | None, measure: Measure) -> dict[str,
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
         title("test", "final weights"): measure.final(group),
-        "95 % interval": interval(group),
+        "95 % interval": interval_cell(group),
         "difference (95 % interval)": difference_cell(group, baseline, measure),
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): best_val,
         title("validation", "last epoch, mean of folds"): measure.text(last_val),
         title("training", "last epoch"): measure.text(group.last_epochs(f"train_{measure.name}")),
         title("balanced test", "final weights"): measure.text(balanced_accuracies(group)),
+        **{name: NUMBER.text(group.values("test", "final", name)) for name in own},
         "images seen": f"{mean(group.values('images_seen')):,.0f}",
         "training TFLOP": tflop(group),
         "minutes": minutes(group.values("seconds")),

@@ -11,17 +11,6 @@ from vit_train.config.fields import Size
 from vit_train.model.vit import VisionTransformer
 
 
-def layer_index(layer: int, depth: int, owner: str) -> int:
-    """Convert a layer number to an index, which counts from 0.
-
-    Layer numbers count from 1 or, if negative, from the end. Raise ValueError if the layer does not
-    exist; the message calls the module `owner`.
-    """
-    if not 1 <= abs(layer) <= depth:
-        raise ValueError(f"layer={layer}: the {owner} has layers 1 to {depth}")
-    return layer - 1 if layer > 0 else depth + layer
-
-
 def rollout(layers: Sequence[Tensor]) -> Tensor:
     """Return attention rollout, the product of all layers' attention: (B,T,T).
 

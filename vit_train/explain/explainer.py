@@ -19,7 +19,6 @@ from vit_train.explain.attribution import (
     attention_distances,
     deletion_orders,
     even_distance,
-    layer_index,
     pointing_hits,
     prediction_maps,
     principal_filters,
@@ -32,7 +31,7 @@ from vit_train.model.attention import attention_of
 from vit_train.model.autoencoder import Autoregressor, EncoderDecoder
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed, show_only
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.vit import VisionTransformer, layer_index
 from vit_train.tasks.pixels import Reconstruct
 from vit_train.trained.model import Meta, Trained
 

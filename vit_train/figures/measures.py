@@ -184,6 +184,8 @@ NUMBERS: dict[str, Callable[[Predictions], float]] = {
     "ece": calibration_error,
     "selective_acc": lambda predictions: float(accuracy_of_surest(predictions).mean()),
 }
+# The names of the numbers above; others are the user's own.
+BUILT_IN = frozenset(NUMBERS)
 FIGURES: dict[str, Callable[[Predictions, Sequence[str]], Figure]] = {
     "confusion": draw_confusion,
     "calibration": draw_calibration,
@@ -202,7 +204,8 @@ def all_values(result: Evaluation) -> dict[str, float]:
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
     """Return all values of a result by name, without the predictions for individual images."""
-    numbers = {key: each for key, each in vars(result).items() if key != "predictions"}
+    hidden = ("predictions", "more")
+    numbers = {key: each for key, each in vars(result).items() if key not in hidden}
     if isinstance(result, Classification | Tagging):  # the interval is of the second scalar
         numbers[f"{result.scalars[1]}_interval_95"] = list(result.interval)
     return numbers | all_values(result)

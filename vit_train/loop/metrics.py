@@ -103,12 +103,14 @@ class Evaluation:
 
     count: int
     loss: float
+    # Measures that callbacks add to those of the task.
+    more: dict[str, float] = field(default_factory=dict, init=False)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss",)
 
     @property
     def values(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in self.scalars}
+        return {name: getattr(self, name) for name in self.scalars} | self.more
 
 
 @dataclass(frozen=True)

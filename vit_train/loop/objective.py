@@ -1,6 +1,7 @@
 """Interfaces of training objectives and training batches; evaluation of a model on a split."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import ClassVar, Protocol
 
 import torch
@@ -65,18 +66,42 @@ class TrainLoader(Protocol):
         """Yield the batches of an epoch, from batch `first` on."""
 
 
-def outputs_of(
-    model: nn.Module, objective: Objective, precision: Precision
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that maps a batch to its `sample_outputs`, without gradients."""
+def without_gradients(
+    function: Callable[..., Tensor], precision: Precision
+) -> Callable[..., Tensor]:
+    """Return a function that computes `function` without gradients and in `precision`."""
 
     @torch.no_grad()
-    def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
+    def compute(*batch: Tensor) -> Tensor:
         with precision.autocast():
-            # Not model(images): that would compile the model again for each new batch size.
-            return objective.sample_outputs(model.forward, images, targets)
+            return function(*batch)
 
-    return sample_outputs
+    return compute
+
+
+def outputs_of(
+    model: nn.Module, objective: Objective, precision: Precision
+) -> Callable[..., Tensor]:
+    """Return a function that maps a batch to its `sample_outputs`, without gradients."""
+    # Not model(images): that would compile the model again for each new batch size.
+    return without_gradients(partial(objective.sample_outputs, model.forward), precision)
+
+
+def outputs(
+    model: nn.Module,
+    compute: Callable[..., Tensor],
+    batches: Iterable[tuple[Tensor, ...]],
+    workers: Workers,
+) -> Tensor:
+    """Return `compute`(*batch) of all batches as one tensor, with the model in eval mode.
+
+    The outputs stay on the device until the last batch; the result is on the CPU.
+    """
+    was_training = model.training
+    model.eval()
+    found = [part for batch in batches for part in workers.map(compute, *batch)]
+    model.train(was_training)
+    return torch.cat(found).cpu()
 
 
 def evaluate(
@@ -88,15 +113,12 @@ def evaluate(
     processes: Processes = ALONE,
     sample_outputs: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Evaluation:
-    """Evaluate the model on all batches; keep its outputs on the device until the last batch.
+    """Evaluate the model on all batches.
 
     With several processes, `batches` holds this process's share of the images, and every process
     gets the result for the whole split. `sample_outputs` computes a batch; None means the function
     that `outputs_of` returns.
     """
-    sample_outputs = sample_outputs or outputs_of(model, objective, precision)
-    was_training = model.training
-    model.eval()
-    outputs = [part for batch in batches for part in workers.map(sample_outputs, *batch)]
-    model.train(was_training)
-    return objective.evaluation(processes.gather(torch.cat(outputs).cpu()).double())
+    compute = sample_outputs or outputs_of(model, objective, precision)
+    found = outputs(model, compute, batches, workers)
+    return objective.evaluation(processes.gather(found).double())

@@ -262,6 +262,19 @@ class Encoder(nn.Module):
         x, _ = self.encode(gather_tokens(self.tokens(images), indices), indices=indices)
         return self.norm(x)  # type: ignore[no-any-return]
 
+    def pool(self, x: Tensor, of_class: bool) -> Tensor:
+        """Return features (B,D) of encoded tokens (B,T,D): the class token, or the patches' mean.
+
+        They are normalized as in equation 4.
+        """
+        if of_class:
+            # LayerNorm acts on each token separately, so the class token can be normalized alone.
+            return self.norm(x[:, 0])  # type: ignore[no-any-return]
+        patches = x[:, self.config.num_prefix_tokens :]
+        if self.config.head == "gap_norm":
+            return self.norm(patches.mean(dim=1))  # type: ignore[no-any-return]
+        return self.norm(patches).mean(dim=1)  # type: ignore[no-any-return]
+
     def token_indices(self, patches: Tensor) -> Tensor:
         """Return the indices (B,T) of all tokens before the patches and of the `patches` (B,V)."""
         count = self.config.num_prefix_tokens
@@ -316,16 +329,19 @@ class VisionTransformer(Encoder):
         x, attention = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
             gather_tokens(tokens, indices), return_attention, 1 if class_only else None, indices
         )
-        # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
-        if self.config.has_class_token:
-            # LayerNorm acts on each token separately, so the class token can be normalized alone.
-            features = self.norm(x[:, 0])
-        elif self.config.head == "gap":
-            features = self.norm(x[:, self.config.num_prefix_tokens :]).mean(dim=1)
-        else:  # gap_norm
-            features = self.norm(x[:, self.config.num_prefix_tokens :].mean(dim=1))
-        logits = self.head(self.pre_head(features))
+        logits = self.head(self.pre_head(self.pool(x, self.config.has_class_token)))
         return (logits, attention) if return_attention else logits
+
+
+def layer_index(layer: int, depth: int, owner: str) -> int:
+    """Convert a layer number to an index, which counts from 0.
+
+    Layer numbers count from 1 or, if negative, from the end. Raise ValueError if the layer does not
+    exist; the message calls the module `owner`.
+    """
+    if not 1 <= abs(layer) <= depth:
+        raise ValueError(f"layer={layer}: the {owner} has layers 1 to {depth}")
+    return layer - 1 if layer > 0 else depth + layer
 
 
 def encoder_of(model: nn.Module) -> Encoder | None:

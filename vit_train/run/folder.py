@@ -23,6 +23,7 @@ from vit_train.base.writing import (
 )
 from vit_train.config.data import IMAGES, FolderConfig
 from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
+from vit_train.config.tasks import ReconstructConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.figures.measures import NUMBERS, figures, result_dict
 from vit_train.loop.metrics import Evaluation
@@ -149,6 +150,10 @@ class RunFolder(RunFiles):
         )
         # Checkpoints come last, because they include the lengths of the other reports.
         self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
+        if isinstance(run.config.task, ReconstructConfig):
+            from vit_train.run.neighbors import neighbors_of  # rarely needed
+
+            self.callbacks = [*neighbors_of(run), *self.callbacks]
 
     def make_checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint, including the current lengths of the reports."""

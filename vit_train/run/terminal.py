@@ -27,11 +27,11 @@ from vit_train.trained.folder import for_shell
 LINE_WIDTH = 80
 MARGIN = 8
 # The measures in an epoch's line, with their formats.
-FORMATS = {"loss": ".4f", "acc": ".2%", "tag_acc": ".2%", "map": ".2%"}
+FORMATS = {"loss": ".4f", "acc": ".2%", "tag_acc": ".2%", "map": ".2%", "knn_acc": ".2%"}
 
 
 class Terminal(Callback):
-    """Prints a table with a line per epoch and, if stderr is a terminal, a tqdm progress bar."""
+    """Prints a table with a line per epoch and, on a terminal or in a notebook, a progress bar."""
 
     @contextlib.contextmanager
     def shown(self, trainer: Trainer) -> Iterator[None]:
@@ -39,11 +39,12 @@ class Terminal(Callback):
         self.first_step = trainer.step
         self.began = time.perf_counter()
         self.has_header = False
-        with logging_redirect_tqdm() if sys.stderr.isatty() else contextlib.nullcontext():
+        has_bar = sys.stderr.isatty() or "ipykernel" in sys.modules  # of a notebook
+        with logging_redirect_tqdm() if has_bar else contextlib.nullcontext():
             self.bar = tqdm(
                 total=len(trainer.train_loader),
                 initial=trainer.batch,
-                disable=not sys.stderr.isatty(),
+                disable=not has_bar,
                 unit="step",
                 dynamic_ncols=True,
                 leave=False,

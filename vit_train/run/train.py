@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.machine import command_line, is_out_of_memory
+from vit_train.base.reading import read_object
 from vit_train.base.text import counted
 from vit_train.config.run import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.loop.compile import compiles
@@ -33,7 +35,10 @@ from vit_train.run.earlier import Earlier, read_earlier
 from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder
 from vit_train.run.plan import planned
 from vit_train.run.start import Run, resolve, with_named_runs
-from vit_train.trained.folder import Outcome, new_run
+from vit_train.trained.folder import SUMMARY, Outcome, new_run
+
+if TYPE_CHECKING:  # rarely needed
+    from vit_train.trained.model import Trained
 
 # SIGHUP: the terminal has been closed. SIGUSR2: Slurm warns that the job's time is nearly up.
 # Windows has neither.
@@ -41,8 +46,30 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
-def train(config: TrainConfig, folder: str | Path) -> Outcome:
-    """Train as configured and write everything into a new folder.
+class TrainedRun(Outcome):
+    """A run that `train` has trained, finished or stopped: its outcome, and what it wrote."""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return the content of summary.json."""
+        return read_object(self.folder / SUMMARY)
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Return the rows of metrics.csv, one for each epoch."""
+        from vit_train.evaluate.summaries import read_curve  # rarely needed
+
+        return read_curve(self.folder / SUMMARY)
+
+    def load(self, device: torch.device | str = "cpu", weights: str = "auto") -> "Trained":
+        """Return the best model of the run, as `vit_train.load` does."""
+        from vit_train.trained.load import load  # rarely needed
+
+        return load(self.folder, device, weights)
+
+
+def train(config: TrainConfig, folder: str | Path) -> TrainedRun:
+    """Train as configured, write everything into a new folder, and return the run.
 
     The defaults of model, task and data are a ViT, classification and the built-in shapes. Raise
     InUse if the folder is in use or already contains a run, ValueError for problems that the user
@@ -55,7 +82,7 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     # A caller that has its own handlers decides what is shown.
     shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
     with new_run(Path(folder), named=True) as path, shown:
-        return train_in(path, config, Launch(command_line()))
+        return TrainedRun(**vars(train_in(path, config, Launch(command_line()))))
 
 
 def train_in(

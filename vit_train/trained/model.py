@@ -18,12 +18,14 @@ from vit_train.config.data import MAX_PIXELS
 from vit_train.config.fields import Size, as_setting
 from vit_train.config.run import TrainConfig
 from vit_train.data.batches import Normalize
-from vit_train.data.dataset import Seen, Statistics
+from vit_train.data.dataset import ImagesOnDisk, Seen, Statistics
 from vit_train.data.decode import BrokenImage, Reading, decoding, fit_image, read_image
+from vit_train.loop.objective import outputs, without_gradients
 from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import THRESHOLD
 from vit_train.loop.workers import make_workers
 from vit_train.model.build import forward_bytes
+from vit_train.model.features import Features
 from vit_train.tasks import Task
 from vit_train.trained.checkpoint import Facts
 
@@ -196,6 +198,51 @@ class Trained(NamedTuple):
             decoded = [each for each in read if isinstance(each, Tensor)]
             predictions = iter(self.classify(torch.stack(decoded), topk) if decoded else ())
             yield from (each if isinstance(each, str) else next(predictions) for each in read)
+
+    def features(
+        self, images: Picture | Iterable[Picture] | Tensor, layer: int = -1, tokens: str = "auto"
+    ) -> Tensor:
+        """Return the features, float32 on the CPU: (D,) of one image, (N,D) of several.
+
+        Images are as for `predict`, or a tensor (C,H,W) or (N,C,H,W) of the model's image shape: of
+        pixels, uint8, or of floats, normalized as by `preprocess`. `layer` and `tokens` are as in
+        `vit_train.model.features.Features`. Raise ValueError for images that do not fit or cannot
+        be decoded, and for a layer or token that the model does not have.
+        """
+        if isinstance(images, Picture):
+            return self.features([images], layer, tokens)[0]
+        if isinstance(images, Tensor) and images.ndim == 3:
+            return self.features(images.unsqueeze(0), layer, tokens)[0]
+        model = Features(self.model, layer, tokens)
+        normalize = self.normalize
+
+        def forward(batch: Tensor) -> Tensor:
+            is_normalized = batch.is_floating_point()
+            return model.forward(batch.float() if is_normalized else normalize(batch)).float()
+
+        compute = without_gradients(forward, self.precision)
+        batches = ((batch.to(self.device),) for batch in self.batches(images))
+        with make_workers(model, self.precision, DECODED_AT_ONCE, most=self.at_once) as workers:
+            found = outputs(model, compute, batches, workers)
+        self.meta.require_finite(found)
+        return found
+
+    def batches(self, images: Iterable[Picture] | Tensor) -> Iterator[Tensor]:
+        """Yield the images (B,C,H,W), a few at a time; raise ValueError if one does not fit."""
+        at_once = min(DECODED_AT_ONCE, self.at_once)
+        if not isinstance(images, Tensor | ImagesOnDisk):
+            several = list(images)
+            for first in range(0, len(several), at_once):
+                yield torch.stack([*map(self.preprocess, several[first : first + at_once])])
+            return
+        shape = self.meta.image_shape
+        kind = getattr(images, "dtype", torch.uint8)
+        if images.shape[1:] != shape or not (kind == torch.uint8 or kind.is_floating_point):
+            raise ValueError(
+                f"expected images (N, {', '.join(map(str, shape))}), uint8 or normalized floats, "
+                f"got {tuple(images.shape)}, {str(kind).removeprefix('torch.')}"
+            )
+        yield from images.split(at_once)
 
     def pixels(
         self,

@@ -1,0 +1,151 @@
+"""`vit-features`, and how well features tell classes apart: nearest neighbors, a linear probe."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_train.base.log import logger
+from vit_train.base.writing import replacing
+from vit_train.config.tools import EvalConfig, FeaturesConfig
+from vit_train.data.dataset import ImageSet
+from vit_train.data.files import image_files
+from vit_train.data.splits import hold_out
+from vit_train.evaluate.summaries import Json
+from vit_train.loop.metrics import Classification, Predictions
+from vit_train.trained.images import evaluated_images
+from vit_train.trained.load import load_on
+from vit_train.trained.model import Trained
+
+# The number of neighbors, and the temperature of their votes (Wu et al. 2018, section 4.1, with
+# the number of Caron et al. 2021).
+NEIGHBORS = 20
+TEMPERATURE = 0.07
+# Number of images whose similarities to all training images are in memory at once.
+COMPARED = 1000
+# The weight decays to choose from for the linear classifier; each starts from the one before.
+DECAYS = [10.0**-power for power in range(1, 6)]
+
+
+def write_features(config: FeaturesConfig) -> None:
+    """Write the features of the run's images, or of `config.images`, to the file `config.out`."""
+    trained = load_on(config.ckpt, config.device, config.weights, config.data.image_size)
+    found = features_of_files if config.images is not None else features_of_splits
+    arrays = found(trained, config)
+    out = Path(config.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    shapes = (f"{name} {each.shape}" for name, each in arrays.items())
+    logger.info(f"written to {out}: {', '.join(shapes)}")
+
+
+def features_of_splits(trained: Trained, config: FeaturesConfig) -> dict[str, np.ndarray]:
+    """Return the features, labels and names of each split's images, and the classes' names."""
+    (train, val, _), data = evaluated_images(config.data, "train", trained.meta)
+    (test, *_), _ = evaluated_images(config.data, "test", trained.meta)
+    splits = {"train": train, "val": val if data.val == "split" else None, "test": test}
+    arrays = {"classes": np.array(trained.meta.classes)}
+    for split, images in splits.items():
+        if images is not None:
+            found = trained.features(images.images, config.layer, config.tokens)
+            arrays[f"{split}_features"] = found.numpy()
+            arrays[f"{split}_labels"] = images.labels.numpy()
+            arrays[f"{split}_names"] = images.all_names.astype(str)
+    return arrays
+
+
+def features_of_files(trained: Trained, config: FeaturesConfig) -> dict[str, np.ndarray]:
+    """Return the features and the names of image files; raise ValueError if one is unreadable."""
+    paths = image_files(config.images)
+    found = trained.features(paths, config.layer, config.tokens)
+    return {"features": found.numpy(), "names": np.array([*map(str, paths)])}
+
+
+def probe(trained: Trained, config: EvalConfig, images: ImageSet, val: ImageSet | None) -> Json:
+    """Return the accuracies of k-nearest neighbors and of a linear classifier, with intervals.
+
+    Both are fitted to the features of the training images and tested on `images`. The linear
+    classifier's weight decay is chosen on the images `val` or, without them, on some of the
+    training images, which are then left out of the fit. Raise ValueError for images with tags.
+    """
+    if images.has_tags:
+        raise ValueError("probe=true needs images with one class each, not with tags")
+    logger.info("probe: fitting to the features of the training images")
+    (train, *_), data = evaluated_images(config.data, "train", trained.meta)
+    if val is None:
+        train, val = hold_out(train, "val_fraction", data)
+    fitted, chosen, tested = (trained.features(each.images) for each in (train, val, images))
+    classes = max(len(trained.meta.classes), 1 + int(images.labels.max()))
+    votes = neighbor_votes(fitted, train.labels, tested, classes)
+    logits, decay = linear_logits(fitted, train.labels, chosen, val.labels, tested, classes)
+    found: Json = {"training_images": len(train), "decay": decay}
+    for name, scores in (("knn", votes), ("linear", logits)):
+        result = Classification.of(Predictions(images.labels.numpy(), scores.double().numpy()))
+        found[name] = {"acc": result.acc, "acc_interval_95": list(result.interval)}
+        low, high = result.interval
+        logger.info(f"probe, {name}: {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})")
+    return found
+
+
+def neighbor_votes(train: Tensor, labels: Tensor, tested: Tensor, classes: int) -> Tensor:
+    """Return the votes for each class (M,K) of the nearest neighbors of features (M,D).
+
+    The neighbors are the most similar of the training features (N,D) by cosine similarity s; each
+    votes for its label, of `labels` (N,), with the weight exp(s / TEMPERATURE).
+    """
+    normalized = F.normalize(train)
+    votes = []
+    for part in F.normalize(tested).split(COMPARED):
+        similar, nearest = (part @ normalized.T).topk(min(NEIGHBORS, len(train)))
+        empty = torch.zeros(len(part), classes)
+        votes.append(empty.scatter_add_(1, labels[nearest], (similar / TEMPERATURE).exp()))
+    return torch.cat(votes)
+
+
+def linear_logits(
+    train: Tensor, labels: Tensor, val: Tensor, val_labels: Tensor, tested: Tensor, classes: int
+) -> tuple[Tensor, float]:
+    """Return logits (M,K) of a linear classifier for features (M,D), and its weight decay.
+
+    It is fitted to training features (N,D), which are standardized, with the weight decay of DECAYS
+    that has the highest accuracy on validation features; the strongest of equals.
+    """
+    mean = train.mean(0)
+    std = train.std(0).clamp(min=1e-6)
+
+    def inputs(features: Tensor) -> Tensor:
+        return F.pad((features - mean) / std, (0, 1), value=1.0).double()  # 1, for the bias
+
+    weights = torch.zeros(train.shape[1] + 1, classes, dtype=torch.float64)
+    fits = []
+    for decay in DECAYS:
+        weights = fit_linear(inputs(train), labels, weights, decay)
+        correct = (inputs(val) @ weights).argmax(1) == val_labels
+        fits.append((int(correct.sum()), decay, weights))
+    _, decay, weights = max(fits, key=lambda fit: fit[0])  # the first of equals
+    return inputs(tested) @ weights, decay
+
+
+def fit_linear(inputs: Tensor, labels: Tensor, start: Tensor, decay: float) -> Tensor:
+    """Return the weights (D+1,K) with the least cross-entropy plus decay / 2 · their squared sum.
+
+    The last row, the biases, does not decay. L-BFGS finds the optimum, which is unique, from the
+    weights `start`.
+    """
+    weights = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=500, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        penalty = decay / 2 * weights[:-1].square().sum()
+        value = F.cross_entropy(inputs @ weights, labels) + penalty
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return weights.detach()
