@@ -74,7 +74,8 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
         f"A Vision Transformer that classifies images into {len(classes)} classes: "
         f"{', '.join(classes)}. It has {summary['parameters']:,} parameters, patches of "
         f"{shape['patch_size']}, width {shape['embed_dim']}, {shape['depth']} layers and "
-        f"{shape['num_heads']} heads."
+        f"{shape['num_heads']} heads (model.positions={shape['positions']}, "
+        f"model.head={shape['head']})."
     )
     points = [
         f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, with the labels "

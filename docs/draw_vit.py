@@ -2,7 +2,7 @@
 
     python docs/draw_vit.py
 
-The pixels are those of docs/photo.png, the probabilities those of builtin:cifar10.
+The pixels are those of docs/photo.png, the probabilities those of builtin:cifar10_token.
 """
 
 from pathlib import Path
@@ -87,7 +87,7 @@ def drawn() -> str:
     """Return the figure."""
     photo = HERE / "photo.png"
     image = np.asarray(Image.open(photo).convert("RGB").resize((32, 32), Image.Resampling.BOX))
-    top = vit_train.load("builtin:cifar10").predict(photo).top[:4]
+    top = vit_train.load("builtin:cifar10_token").predict(photo).top[:4]
     parts = [
         '<use href="#photo" x="20" y="50"/>',
         step(84, 205, 1, "read, resize"),

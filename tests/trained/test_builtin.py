@@ -30,8 +30,8 @@ def test_a_builtin_model_is_small_and_predicts_without_any_data(name: str) -> No
     assert all(weight.dtype == torch.float32 for weight in trained.model.parameters())
     assert trained.meta.temperature is not None and trained.meta.thresholds["0.95"] is not None
     answer = trained.predict(ROOT / "docs/photo.png")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"{answer.label} {100 * answer.probability:.1f}%" in readme
+    stated = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/vit.svg")]
+    assert f"{answer.label} {100 * answer.probability:.1f}" in "".join(stated)
     card = path.with_suffix(".md").read_text(encoding="utf-8")
     assert card.startswith(f"# builtin:{name}\n")
 

@@ -28,7 +28,7 @@ class TrainedConfig(Settings):
     ckpt: str = setting(
         "???",
         "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
-        "newest finished run), or builtin:cifar10.",
+        "newest finished run), or a built-in model (builtin:cifar10, builtin:cifar10_token).",
     )
     weights: str = setting(
         "auto", "The weights: auto (EMA if available), ema, or raw.", choices=WEIGHTS
