@@ -1,12 +1,13 @@
 """The page in which a model runs: what is in it, and that a browser computes what PyTorch does."""
 
+import gzip
 import html
 import json
 import math
 import re
 import shutil
 import subprocess
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from torch import Tensor
 
 from vit_train.config.tools import ExplainConfig
 from vit_train.data.splits import sample
-from vit_train.explain import explain as demo
+from vit_train.explain import page as demo
 from vit_train.explain.attribution import patch_maps, relevance, rollout
-from vit_train.explain.explain import require_supported, write_demo
-from vit_train.model.patches import show_only
+from vit_train.explain.page import require_supported, write_demo
+from vit_train.model.patches import patchify, show_only
 from vit_train.model.vit import VisionTransformer
 from vit_train.trained.load import load
 from vit_train.trained.model import Trained
@@ -37,9 +38,13 @@ HOSTILE = ["</script><b>cat", "<!--<script>", "\"'&\u2028\x1b[1m{{ 7*7 }}", *map
 def test_the_page_of_the_documents_has_todays_script() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs/demo.html").read_text(encoding="utf-8")
-    for name in ("demo.css", "demo.js", "model.js"):
-        script = (root / "vit_train/explain/templates" / name).read_text(encoding="utf-8")
-        assert script.strip() in page, name
+    lines: list[str] = []
+    for path in (root / "vit_train/explain/templates").iterdir():
+        script = path.read_text(encoding="utf-8")
+        lines += script.splitlines()
+        assert script.strip() in page or path.suffix == ".html", path
+    code = [line for line in lines if line.strip() and not line.lstrip().startswith("//")]
+    assert len(code) <= 1300 and max(map(len, lines)) <= 110
 
 
 def test_the_page_needs_no_network_and_no_name_is_markup(
@@ -55,7 +60,7 @@ def test_the_page_needs_no_network_and_no_name_is_markup(
     page = path.read_text(encoding="utf-8")
     assert page.lower().count("</script") == 4 and page.lower().count("<script") == 4
     assert not re.search(r"https?:|\b(?:src|href)=|@import|url\((?!\$)", page)
-    assert "default-src 'none'" in page and not re.search(r"[^\n -~×▶❚’·−σ∂πΦφ…→x̂]", page)
+    assert "default-src 'none'" in page and not re.search(r"[^\n -~×▶❚’·²−√Σσ∂πΦφ…→x̂]", page)
     (content,) = re.findall(r'id="model">(.*?)</script>', page)
     said = json.loads(content)
     assert said["classes"][0] == HOSTILE[0] and said["temperature"] == 1.5
@@ -87,6 +92,35 @@ class OwnTransformer(VisionTransformer):
     """A model that may compute anything else."""
 
 
+def test_the_page_records_earlier_epochs(small_run: SmallRun, tmp_path: Path) -> None:
+    run = small_run("finished")
+    files = {name: run / f"checkpoints/{name}.safetensors" for name in ("epoch-1", "last")}
+    shutil.copy(run / "checkpoints/best.safetensors", files["epoch-1"])
+    path = tmp_path / "page.html"
+    config = ExplainConfig("run", count=3)
+    write_demo(load(files["last"]), config, path)
+    page = path.read_text(encoding="utf-8")
+    assert 'id="tab-learning"' in page
+    said = json.loads(re.findall(r'id="model">(.*?)</script>', page)[0])
+    stored = gzip.decompress(b64decode(re.findall(r'id="weights">(.*?)</script>', page)[0]))
+    assert [each["epoch"] for each in said["epochs"]] == [1, 2]
+    images = demo.evaluated_images(config.data, "test", load(run).meta, 3)[0].images.images[:]
+    recorded = torch.frombuffer(bytearray(stored), dtype=torch.uint8)
+    start = 2 * sum(size for _, size in said["tensors"]) + images.numel()
+    for each, file in zip(said["epochs"], files.values(), strict=True):
+        model = load(file).model
+        logits, layers = model(load(file).normalize(images), True)
+        torch.testing.assert_close(torch.tensor(each["logits"]), logits)
+        maps = torch.stack(layers, dim=1)[:, :, :, 0, 1:]
+        found = recorded[start : start + maps.numel()].view(maps.shape)
+        assert (found / 255 - maps.sqrt()).abs().max() < 1 / 255
+        start += maps.numel() + 64**2
+        places = torch.nn.functional.normalize(model.pos_embed[0]()[0, 1:], dim=1)
+        found = recorded[start - 64**2 : start].view(64, 64)
+        assert (found / 127.5 - 1 - places @ places.T).abs().max() < 1 / 127
+    assert start == len(recorded)
+
+
 def answers(page: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the page computes in Chromium, without network, for images with changes."""
     address = f"{page.absolute().as_uri()}#check={quote(json.dumps(questions))}"
@@ -97,7 +131,7 @@ def answers(page: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def computed(trained: Trained, pixels: list[int], changes: dict[str, Any]) -> list[Tensor]:
-    """The same by PyTorch, changing its weights: logits, attention, rollout, relevance."""
+    """The same by PyTorch, changing its weights: logits, attention, rollout, relevance, steps."""
     model, size = trained.model, trained.meta.image_shape[1]
     assert isinstance(model, VisionTransformer)
     images = torch.tensor(pixels, dtype=torch.uint8).view(1, size, size, 3).permute(0, 3, 1, 2)
@@ -107,14 +141,128 @@ def computed(trained: Trained, pixels: list[int], changes: dict[str, Any]) -> li
     with torch.no_grad():
         for layer, head in changes.get("off", []):
             model.blocks[layer].attn.proj.weight.unflatten(1, (4, 4))[:, head] = 0
+        for layer in changes.get("skip", []):
+            for last in (model.blocks[layer].attn.proj, model.blocks[layer].mlp.fc2):
+                last.weight.zero_()
+                last.bias.zero_()
         if "order" in changes:
             table = model.pos_embed[0].weight[:, model.config.has_class_token :]
-            table[:] = table[:, changes["order"]]
+            table[:] = table[:, changes["order"]] if changes["order"] else 0
+    opened = opened_steps(model, batch, *changes["steps"]) if "steps" in changes else torch.zeros(0)
     logits, layers = model(batch.requires_grad_(), return_attention=True)
     gradients = torch.autograd.grad(logits[0, changes.get("target", logits.argmax())], layers)
+    kept = [layer not in changes.get("skip", []) for layer in range(len(layers))]
+    layers = [each * keep for each, keep in zip(layers, kept, strict=True)]
     maps = [rollout(layers), relevance(layers, gradients)]
     maps = [patch_maps(each, model.grid, model.config.has_class_token) for each in maps]
-    return [each.flatten() for each in (logits, torch.stack(layers), *maps)]
+    found = (logits, torch.stack(layers), *maps, opened)
+    return [each.detach().flatten() for each in found]
+
+
+@torch.no_grad()
+def opened_steps(
+    model: VisionTransformer, batch: Tensor, token: int, layer: int, head: int
+) -> Tensor:
+    """All numbers of one token on its way through a layer, in the order of the page."""
+    config, block = model.config, model.blocks[layer]
+    prefix, width = config.num_prefix_tokens, config.embed_dim // config.num_heads
+    embedded = model.tokens(batch)
+    x = first = embedded + model.positions(0)
+    for earlier in model.blocks[:layer]:
+        x, _ = earlier(x)
+    normed = block.norm1(x)
+    q, k, v = block.attn.qkv(normed).view(-1, 3, config.num_heads, width).unbind(1)  # (T,H,Dh)
+    added, attention = block.attn(normed, need_weights=True)
+    collected = torch.einsum("hs,shd->hd", attention[0, :, token], v)
+    middle = x + added
+    wide = block.mlp.fc1(block.norm2(middle))
+    active = torch.nn.functional.gelu(wide)
+    narrow = block.mlp.fc2(active)
+    out = middle + narrow
+    logits = model.head(model.norm(out))
+    pixels = patchify(batch, config.patch_size)[0, token - prefix]
+    rows = [
+        *(embedded, first - embedded, first, x, normed, q[None, :, head], k[None, :, head]),
+        *(v[None, :, head], None, attention[:, head], None, None, added, middle),
+        *(block.norm2(middle), wide, active, narrow, out, logits, logits.softmax(2)),
+    ]
+    scores = k[:, head] @ q[token, head] / math.sqrt(width)
+    apart = iter([scores, collected[head], collected.flatten()])
+    found = [next(apart) if each is None else each[0, token] for each in rows]
+    return torch.cat([*([pixels] if token >= prefix else []), *found])
+
+
+def shuffled(number: int, count: int) -> list[int]:
+    """The page's order of patches with this number."""
+    drawn = []
+    for _ in range(count):
+        number = number * 48271 % 2147483647
+        drawn.append(number)
+    return sorted(range(count), key=lambda n: -drawn[n])
+
+
+def claimed(images: list[list[int]]) -> list[list[str]]:
+    """What each lesson must claim, computed by PyTorch, about these images; the first is shown."""
+
+    def found(**changes: Any) -> list[list[Tensor]]:
+        every = []
+        for pixels in images:
+            trained = load("run")
+            trained.model.half().float()
+            every.append(computed(trained, pixels, changes))
+        return every
+
+    def classes(**changes: Any) -> list[int]:
+        return [int(each[0].argmax()) for each in found(**changes)]
+
+    model, meta = load("run")
+    page = Path("page.html").read_text(encoding="utf-8")
+    labels = json.loads(re.findall(r'id="model">(.*?)</script>', page)[0])["labels"]
+    plain, right = found(), lambda answers: sum(map(int.__eq__, answers, labels))
+    before, count = classes(), math.prod(model.grid)
+    after = classes(off=[[layer, head] for layer in range(2) for head in range(4)])
+    moved = [
+        sum(map(int.__ne__, classes(order=order), before)) for order in (shuffled(1, count), [])
+    ]
+    tokens = count + model.config.has_class_token
+    maps = torch.stack([each[1].view(2, 4, tokens, tokens) for each in plain])
+    maps = maps[..., -count:, -count:] / maps[..., -count:, -count:].sum(-1, keepdim=True)
+    places = torch.cartesian_prod(*(torch.arange(side).float() for side in model.grid))
+    far = (maps * torch.cdist(places, places)).sum(-1).mean((0, 3)).flatten()
+    named = [
+        f"head {at % 4 + 1} of layer {at // 4 + 1} ({far[at]:.1f} patches away"
+        for at in (int(far.argmin()), int(far.argmax()))
+    ]
+    is_far = torch.cdist(places, places, p=math.inf) > 1
+    beyond = float((maps[:, 0] * is_far).sum(-1).mean())
+    order = plain[0][3].argsort(descending=True).tolist()
+    number = next(
+        (n for n in range(1, count + 1) if classes(hidden=order[:n])[0] != before[0]), count
+    )
+    gray = meta.classes[classes(hidden=order)[0]]
+    layer, kinds, wrong = appears_in(images[0]), len(set(after)), 3 - right(before)
+    return [
+        [f"{right(before)} of the 3 images are right", f"{right(after)} without it, with {kinds} "],
+        [f"Shuffled, {moved[0]} of the 3 images", f"without positions, {moved[1]}."],
+        [f"nearest in {named[0]}", f"farthest in {named[1]}"],
+        [f"appears in layer {layer};" if layer else "from the start"],
+        [f"after {number} of {count}. Unchanged, {wrong} of the 3 images", f"color is {gray} "],
+        [f"In layer 1, {100 * beyond:.0f}\u00a0% of the attention"],
+    ]
+
+
+@torch.no_grad()
+def appears_in(pixels: list[int]) -> int:
+    """The layer after which the head gives the final answer for good."""
+    trained = load("run")
+    model, size = trained.model.half().float(), trained.meta.image_shape[1]
+    images = torch.tensor(pixels, dtype=torch.uint8).view(1, size, size, 3).permute(0, 3, 1, 2)
+    x = model.tokens(trained.normalize(images)) + model.positions(0)
+    states = [x, *(x := block(x)[0] for block in model.blocks)]
+    logits = [model.head(model.norm(each)) for each in states]
+    reads = slice(0, 1) if model.config.has_class_token else slice(None)
+    found = [int(each[0, reads].mean(0).argmax()) for each in logits]
+    return max((at + 1 for at, each in enumerate(found) if each != found[-1]), default=0)
 
 
 @pytest.mark.slow
@@ -130,14 +278,32 @@ def test_a_browser_computes_what_pytorch_does(run: Run, settings: str) -> None:
     Image.fromarray(noise).save("photo.png")
     photo = {"photo": b64encode(Path("photo.png").read_bytes()).decode()}
     changes = {"hidden": [3, 9], "off": [[0, 1], [1, 3]], "order": [*range(63, -1, -1)]}
-    questions = [{"image": 0}, {"image": 1, "target": 2}, {"image": 2} | changes, photo]
-    for question, answer in zip(questions, answers(Path("page.html"), questions), strict=True):
+    questions = [
+        {"image": 0, "steps": [5, 0, 2]},
+        {"image": 1, "steps": [0, 1, 3], "target": 2},
+        {"image": 2} | changes,
+        {"image": 2, "steps": [63, 1, 0], "skip": [0]},
+        photo,
+    ]
+    lessons = [{"image": 0, "lesson": number, "names": ["lesson"]} for number in range(6)]
+    found = answers(Path("page.html"), questions + lessons)
+    told = [each["lesson"] for each in found[len(questions) :]]
+    for text, claims in zip(told, claimed([each["pixels"] for each in found[:3]]), strict=True):
+        assert all(claim in text for claim in claims), (text, claims)
+    for question, answer in zip(questions, found, strict=False):
         trained = load("run")
         trained.model.half().float()
         expected = computed(trained, answer["pixels"], question)
-        for name, own in zip(("logits", "layers", "rollout", "relevance"), expected, strict=True):
-            found = torch.tensor(answer[name]).flatten()
-            atol = 1e-3 * float(own.detach().abs().max())
-            torch.testing.assert_close(found, own, rtol=1e-3, atol=atol)
+        names = ("logits", "layers", "rollout", "relevance", "steps")
+        for name, own in zip(names, expected, strict=True):
+            values = torch.tensor(flat(answer.get(name, [])))
+            atol = 1e-3 * float(own.abs().max()) if len(own) else 0
+            torch.testing.assert_close(values, own, rtol=1e-3, atol=atol)
     pixels = load("run").pixels(noise).permute(1, 2, 0).flatten()
     assert (pixels - torch.tensor(answer["pixels"])).abs().max() <= 1
+
+
+def flat(values: Any) -> list[float]:
+    if not isinstance(values, list):
+        return [values]
+    return [value for each in values for value in flat(each)]

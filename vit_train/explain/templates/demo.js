@@ -1,28 +1,47 @@
-// The page: what the reader chooses, and how the worker's answers are drawn.
+// The page: what the reader chooses. The worker computes it; the scripts after this one show it.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 const model = JSON.parse($("model").textContent);
-const { grid, patch, size, depth, classes, classToken, stretches } = model, count = grid ** 2;
-const cells = all("#patches button"), cards = all("#heads figure"), layers = all("#layers .maps");
-const bars = all("#classes button"), CLASS_TOKEN = -1, FRAME_MS = 900;
-const MARK = [70, 200, 255], COVER = [128, 128, 128]; // colors of the query and of hidden patches
+const { grid, patch, size, width, depth, heads, classes, classToken, stretches, epochs } = model;
+const count = grid ** 2, tokens = count + classToken, CLASS_TOKEN = -1, FRAME_MS = 900;
+const TRIED = 6; // the most relevant patches, among which the telling one is sought
+const cells = all("#patches button"), tabs = all("[role=tab]"), thumbs = all("#images button");
 
 // `query` is the patch that is asked, `target` the explained class (null: the predicted one), and
-// `order` the place whose position each patch gets (null: its own).
-const chosen = { query: classToken ? CLASS_TOKEN : 0, layer: 0, target: null, order: null };
-const hidden = new Set(), off = new Set(); // patches, and heads as "layer,head"
-let image, result, similar; // `image.plain` is the result without changes, `result` the one shown
+// `order` is null (positions in place), 0 (none) or the number of a shuffled order.
+const chosen = { tab: "layers", query: 0, layer: 0, head: 0, target: null, order: null, lesson: null };
+const hidden = new Set(), off = new Set(), skip = new Set(); // patches, heads of all layers, layers
+const SETS = { hidden, off, skip }, ENDS = { hidden: count, off: depth * heads, skip: depth };
+// `image.plain` is the result without changes, `result` the one shown; `kept` is the patch that is
+// asked when none is pointed at (null: the telling one); `earlier` are the bytes of earlier epochs.
+let images, image, result, similar, earlier, kept = null, epoch = epochs.length - 1;
 
 const code = new Blob([$("worker").textContent], { type: "text/javascript" });
 const worker = new Worker(URL.createObjectURL(code));
-const ask = (question) => new Promise((resolve, reject) => {
+let queue = Promise.resolve();
+const ask = (question) => (queue = queue.then(() => new Promise((resolve, reject) => {
   worker.onmessage = ({ data }) => resolve(data);
   worker.onerror = reject;
   worker.postMessage(question);
-});
-const isChanged = () => hidden.size > 0 || off.size > 0 || chosen.order !== null;
+})));
+const quick = ({ pixels }, changed) => ask({ pixels, isQuick: true, ...changed });
+const isChanged = () => hidden.size + off.size + skip.size > 0 || chosen.order !== null;
+const ranked = (values) => upTo(count).sort((a, b) => values[b] - values[a]);
+
+// The order of the patches with this number: always the same (Lehmer's random numbers).
+function shuffled(number) {
+  const next = () => (number = (number * 48271) % 2147483647);
+  return ranked(cells.map(next));
+}
+
+// The changes, as the worker takes them.
+function changes() {
+  const order = chosen.order === 0 ? cells.map(() => -1) : chosen.order && shuffled(chosen.order);
+  return { hidden: [...hidden], off: headsOf([...off]), skip: [...skip], order };
+}
+
 let busy = false, again = false;
 
 // Compute and draw what is chosen. While the worker is busy, only the latest choice is kept.
@@ -32,21 +51,37 @@ async function update() {
   try {
     do {
       [busy, again] = [true, false];
-      const shown = image, { pixels } = image, { target, order } = chosen;
+      const shown = image, { pixels } = image, { target } = chosen;
       shown.plain ??= await ask({ pixels });
-      const heads = [...off].map((head) => head.split(",").map(Number));
-      const question = { pixels, target, order, hidden: [...hidden], off: heads };
-      const found = isChanged() || target !== null ? await ask(question) : shown.plain;
-      if (shown === image) draw((result = found));
+      const isPlain = !isChanged() && target === null;
+      const found = isPlain ? shown.plain : await ask({ pixels, target, ...changes() });
+      if (shown !== image) continue;
+      draw((result = found));
+      if (!shown.telling) await findTelling(shown);
     } while (again);
   } finally {
     busy = false;
   }
 }
 
-const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
+// Of the most relevant patches, find the one without which the answer loses most.
+async function findTelling(shown) {
+  const { relevance, target, logits } = shown.plain, before = probabilities(logits)[target];
+  const telling = { before, after: Infinity };
+  for (const n of ranked(relevance).slice(0, TRIED)) {
+    const after = probabilities((await quick(shown, { hidden: [n] })).logits)[target];
+    if (after < telling.after) Object.assign(telling, { n, after });
+  }
+  shown.telling = telling;
+  if (shown !== image) return;
+  drawAnswer();
+  if (kept === null) keep(telling.n);
+}
+
+const percent = (share) => `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)}\u00a0%`;
 const place = (n) => `row ${Math.floor(n / grid) + 1}, column ${(n % grid) + 1}`;
 const nameOf = (n) => (n === CLASS_TOKEN ? "the class token" : `the patch in ${place(n)}`);
+const average = (values) => values.reduce((a, b) => a + b) / values.length;
 const highest = (values) => values.indexOf(values.reduce((a, b) => Math.max(a, b)));
 
 function probabilities(logits) {
@@ -55,170 +90,146 @@ function probabilities(logits) {
   return powers.map((each) => each / whole);
 }
 
-// Draw pixels: `color(n, x, y)` is the color (r, g, b) at the column x and row y of the patch n.
-function paint(canvas, color) {
-  canvas.width = canvas.height = size;
-  const context = canvas.getContext("2d"), picture = context.createImageData(size, size);
-  for (let at = 0; at < size ** 2; at++) {
-    const y = Math.floor(at / size), x = at % size;
-    const n = Math.floor(y / patch) * grid + Math.floor(x / patch);
-    picture.data.set([...color(n, x % patch, y % patch), 255], 4 * at);
-  }
-  context.putImageData(picture, 0, 0);
-}
-
-function pixel(pixels, n, x, y) {
-  const row = Math.floor(n / grid) * patch + y, at = 3 * (row * size + (n % grid) * patch + x);
-  return [pixels[at], pixels[at + 1], pixels[at + 2]];
-}
-
-// Draw the image in dark gray with a glow where values (N) are high, full at `most` or above, and
-// a frame around the query.
-function glow(canvas, values, label, query = CLASS_TOKEN, most = 1e-12) {
-  most = Math.max(...values, most);
-  paint(canvas, (n, x, y) => {
-    if (n === query && [0, patch - 1].some((edge) => edge === x || edge === y)) return MARK;
-    const [r, g, b] = hidden.has(n) ? COVER : pixel(image.pixels, n, x, y);
-    const gray = 20 + 0.38 * (0.3 * r + 0.6 * g + 0.1 * b), share = Math.max(0, values[n]) / most;
-    const cover = 0.85 * Math.sqrt(share), heat = [255, 90 + 150 * share, 20 + 90 * share ** 2];
-    return heat.map((each) => cover * each + (1 - cover) * gray);
-  });
-  canvas.setAttribute("aria-label", `${label}: highest at ${place(highest(values))}`);
-}
-
-// Draw the attention from the query to all patches in one head, and return that to all tokens.
-function drawAttention(canvas, layer, head) {
-  const tokens = count + classToken, row = head * tokens + chosen.query + classToken;
-  const shares = result.layers[layer].subarray(row * tokens, (row + 1) * tokens);
-  const label = `Layer ${layer + 1}, head ${head + 1}`; // even attention glows half
-  glow(canvas, shares.subarray(classToken), label, chosen.query, 2 / count);
-  canvas.classList.toggle("off", off.has(`${layer},${head}`));
-  return shares;
-}
-
-function drawHeads() {
-  const { layer, query } = chosen;
-  $("layer").value = layer + 1;
-  $("layer-name").textContent = `Layer ${layer + 1} of ${depth}`;
-  $("asking").textContent = nameOf(query);
-  for (const [head, card] of cards.entries()) {
-    const [button, canvas, caption] = all("button, canvas, figcaption", card);
-    const shares = drawAttention(canvas, layer, head);
-    const token = classToken ? ` · class token: ${percent(shares[0])}` : "";
-    const most = percent(Math.max(...shares.subarray(classToken)));
-    caption.textContent = `brightest patch: ${most}${token}`;
-    button.textContent = off.has(`${layer},${head}`) ? "switch on" : "switch off";
-    button.setAttribute("aria-pressed", off.has(`${layer},${head}`));
-    button.setAttribute("aria-label", `${button.textContent} head ${head + 1} of layer ${layer + 1}`);
-  }
-  for (const [each, row] of layers.entries()) {
-    row.classList.toggle("now", each === layer);
-    all("canvas", row).forEach((canvas, head) => drawAttention(canvas, each, head));
-  }
-}
-
 function drawPatches() {
   for (const [n, cell] of cells.entries()) {
     cell.classList.toggle("hidden", hidden.has(n));
     cell.setAttribute("aria-selected", n === chosen.query);
-    cell.setAttribute("aria-label", place(n) + (hidden.has(n) ? ", hidden" : ""));
+    cell.ariaLabel = place(n) + (hidden.has(n) ? ", hidden" : "");
   }
   $("class-token")?.setAttribute("aria-pressed", chosen.query === CLASS_TOKEN);
-  [$("restore").disabled, $("all-on").disabled] = [!hidden.size, !off.size];
+  $("restore").disabled = !isChanged();
 }
 
 // The bars show all classes in their order or, of many, the most probable ones.
 function drawAnswer() {
   const before = probabilities(image.plain.logits), now = probabilities(result.logits);
-  const best = highest(now), was = highest(before), { order } = chosen, changed = isChanged();
-  const words = (k, shares) => `${classes[k]} ${percent(shares[k])}`;
-  const answer = words(best, now), unchanged = words(was, before);
-  $("answer").textContent = answer;
-  $("truth").textContent = image.label ? `true class: ${image.label}` : "your photo";
-  $("before").textContent = changed ? `Lines: before your changes (${unchanged}).` : "";
-  $("effect").textContent = order &&
-    `With ${order[0] < 0 ? "no" : "shuffled"} positions: ${answer}. Unchanged: ${unchanged}.`;
-  document.body.classList.toggle("changed", changed);
-  const shown = classes.map((_, k) => k);
-  if (bars.length < classes.length) shown.sort((a, b) => now[b] - now[a]);
-  for (const [row, bar] of bars.entries()) {
-    const k = shown[row], [name, track, share] = bar.children;
-    [bar.k, name.textContent, share.textContent] = [k, classes[k], percent(now[k])];
-    track.style.cssText = `--now: ${now[k]}; --before: ${before[k]}`;
-    name.classList.toggle("best", k === best);
-    bar.setAttribute("aria-pressed", k === result.target);
+  const best = highest(now), was = highest(before), { telling } = image;
+  $("answer").textContent = said(result);
+  $("truth").textContent = image.label ? `true: ${image.label}` : "your photo";
+  $("before").textContent = isChanged() ? `Lines: before your changes, ${said(image.plain)}.` : "";
+  $("telling").textContent = telling ? `A telling patch: without the one in ${place(telling.n)}, ` +
+    `${classes[was]} goes from ${percent(telling.before)} to ${percent(telling.after)}.` : "Computing …";
+  document.body.classList.toggle("changed", isChanged());
+  const rows = all("#classes button"), shown = classes.map((_, k) => k);
+  if (rows.length < classes.length) shown.sort((a, b) => now[b] - now[a]);
+  for (const [at, row] of rows.entries()) {
+    row.k = shown[at];
+    drawBar(row, row.k, now, before[row.k]);
+    row.classList.toggle("right", row.k === best);
+    row.setAttribute("aria-pressed", row.k === result.target);
   }
 }
 
-// The image as the model believes it to be: each patch at the place whose position it has.
-function drawPositions() {
-  if (!similar) return;
-  const { order } = chosen, source = [], n = Math.max(chosen.query, 0);
-  cells.forEach((_, each) => (source[order ? order[each] : each] = each));
-  const isGone = (at) => source[at] === undefined || hidden.has(source[at]);
-  paint($("believed"), (at, x, y) => (isGone(at) ? COVER : pixel(image.pixels, source[at], x, y)));
-  const caption = order?.[0] < 0 ? "No patch has a position"
-    : order ? "Where the model believes the patches are" : "Each patch has its own place";
-  $("places").textContent = caption;
-  $("believed").setAttribute("aria-label", caption);
-  const values = similar.subarray(n * count, (n + 1) * count), low = Math.min(...values);
-  glow($("similar"), values.map((each) => (each - low) ** 2), "Similar positions", n);
-  $("similar-to").textContent = nameOf(n);
+function drawBar(row, k, now, before = 0) {
+  const [name, track, share] = row.children;
+  [name.textContent, share.textContent] = [classes[k], percent(now[k])];
+  track.style.cssText = `--now: ${now[k]}; --before: ${before}`;
 }
 
 function draw() {
-  document.body.classList.remove("waiting");
-  [drawPatches, drawHeads, drawAnswer, drawPositions].forEach((part) => part());
-  for (const name of ["rollout", "relevance"]) glow($(name), result[name], name);
-  $("explained").textContent = classes[result.target];
+  for (const each of all(".explained")) each.textContent = classes[result.target];
+  for (const part of [drawPatches, drawAnswer, drawTab, store]) part();
   $("footer").textContent = `The forward pass took ${Math.round(result.forwardMs)} ms.`;
 }
 
-function choose(query, aloud = false) {
-  if (query === chosen.query) return;
-  chosen.query = query;
-  [drawPatches, drawHeads, drawPositions].forEach((part) => part());
-  const label = (canvas) => canvas.getAttribute("aria-label");
-  if (aloud) $("spoken").textContent = all("#heads canvas").map(label).join("; ");
+function drawTab() {
+  for (const tab of tabs) {
+    const isShown = tab.id === `tab-${chosen.tab}`;
+    tab.setAttribute("aria-selected", isShown);
+    tab.tabIndex = isShown ? 0 : -1;
+    $(tab.getAttribute("aria-controls")).hidden = !isShown;
+  }
+  for (const each of all(".asking")) each.textContent = nameOf(chosen.query);
+  if (result) VIEWS[chosen.tab]();
 }
 
-let kept = chosen.query; // the one that is asked when no patch is pointed at
+function choose(query, aloud = false) {
+  if (query === chosen.query || !result) return (chosen.query = query);
+  chosen.query = query;
+  for (const part of [drawPatches, drawTab]) part();
+  const labels = all("canvas[aria-label]", $(chosen.tab)).map((each) => each.ariaLabel);
+  if (aloud) $("spoken").textContent = `${nameOf(query)}: ${labels.slice(0, heads).join("; ")}`;
+}
+
 function keep(query, aloud) {
   kept = query;
   choose(query, aloud);
+  if (result) store();
 }
-function showLayer(layer) {
-  chosen.layer = layer;
-  drawHeads();
+function set(values) {
+  Object.assign(chosen, values);
+  for (const part of [drawTab, store]) part();
 }
-function toggle(set, key) {
-  if (!set.delete(key)) set.add(key);
+function toggle(group, key) {
+  if (!group.delete(key)) group.add(key);
   update();
 }
+function restore() {
+  for (const name in SETS) SETS[name].clear();
+  Object.assign(chosen, { order: null, target: null });
+}
+const upTo = (number) => Array.from({ length: number }, (_, i) => i);
+const headsOf = (numbers) => numbers.map((i) => [Math.floor(i / heads), i % heads]);
+const switchAllOff = () => upTo(ENDS.off).forEach((i) => off.add(i));
+
 let playing = null;
 function play() {
-  const next = () => showLayer((chosen.layer + 1) % depth);
   clearInterval(playing); // does nothing if it is null
-  playing = playing === null ? setInterval(next, FRAME_MS) : null;
+  playing = playing === null ? setInterval(() => showEpoch((epoch + 1) % epochs.length), FRAME_MS) : null;
   $("play").textContent = playing === null ? "▶ Play" : "❚❚ Pause";
 }
-
-function shuffled() {
-  const drawn = cells.map((_, n) => [Math.random(), n]).sort(([a], [b]) => a - b);
-  return drawn.map(([, n]) => n);
+function showEpoch(at) {
+  epoch = at;
+  drawTab();
 }
 
-function show(next) {
+// Show an image without the changes to the one before, or with those that a link has set.
+function show(next, isNew = true) {
+  if (image) image.plain = null; // all its steps take megabytes
   image = next;
   $("alert").textContent = "";
-  document.body.classList.add("waiting");
-  chosen.target = null;
-  hidden.clear();
+  if (isNew) {
+    [chosen.target, kept] = [null, image.telling?.n ?? null];
+    choose(kept ?? 0);
+    hidden.clear();
+  }
   const canvas = document.createElement("canvas");
   paint(canvas, (...at) => pixel(image.pixels, ...at));
   $("patches").style.setProperty("--picture", `url(${canvas.toDataURL()})`);
-  for (const each of $("images").children) each.setAttribute("aria-pressed", each.image === image);
+  for (const each of thumbs) each.setAttribute("aria-pressed", each.image === image);
+  answer();
   return update();
+}
+
+// Keep the state in the URL's fragment, so that a link shares it.
+function store() {
+  const state = { ...chosen, image: images.indexOf(image), query: kept };
+  for (const name in SETS) state[name] = [...SETS[name]].join(".") || null;
+  const stored = Object.entries(state).filter(([, value]) => value !== null);
+  window.history.replaceState(null, "", `#${new URLSearchParams(stored)}`);
+}
+
+// Restore the state from the fragment, without values that this model does not have.
+function recall() {
+  const state = new URLSearchParams(location.hash.slice(1));
+  const number = (name, end, otherwise = null, first = 0) => {
+    const value = parseInt(state.get(name));
+    return value >= first && value < end ? value : otherwise;
+  };
+  if ($(`tab-${state.get("tab")}`)) chosen.tab = state.get("tab");
+  chosen.layer = number("layer", depth, 0);
+  chosen.head = number("head", heads, 0);
+  chosen.target = number("target", classes.length);
+  chosen.order = similar ? number("order", 1e6) : null;
+  kept = number("query", count, null, -classToken);
+  if (kept !== null) chosen.query = kept;
+  for (const name in SETS) {
+    SETS[name].clear();
+    for (const each of state.get(name)?.split(".") ?? [])
+      if (each < ENDS[name]) SETS[name].add(Number(each));
+  }
+  openLesson(number("lesson", LESSONS.length), false);
+  return show(images[number("image", images.length, 0)], false);
 }
 
 // Scale the part of each row that begins at `start` as Pillow's bilinear filter does, transposed: a
@@ -273,12 +284,27 @@ function step([down, right], n) {
   keep(next, true);
 }
 
-// Pointing at a patch selects it, a click or tap keeps it selected, a second one hides it, as Enter does.
+// Pointing at a patch selects it, a click or tap keeps it selected, a second one hides it, as Enter
+// does. Dragging over several hides them, or shows them if the first one was hidden.
 function listenToPatches() {
-  $("patches").onpointerleave = () => choose(kept);
+  let first = -1, hides, isDrag;
+  $("patches").onpointerleave = () => choose(kept ?? chosen.query);
+  $("patches").onpointerdown = ({ target }) => {
+    [first, isDrag] = [cells.indexOf(target), false];
+    hides = !hidden.has(first);
+  };
+  $("patches").onpointermove = ({ clientX, clientY, buttons }) => {
+    const n = cells.indexOf(document.elementFromPoint(clientX, clientY));
+    if (!buttons || Math.min(n, first) < 0 || (n === first && !isDrag)) return;
+    isDrag = true;
+    for (const each of [first, n]) if (hidden.has(each) !== hides) toggle(hidden, each);
+  };
   for (const [n, cell] of cells.entries()) {
     cell.onpointerover = ({ pointerType }) => pointerType === "mouse" && choose(n);
-    cell.onclick = ({ detail }) => (kept !== n && detail ? keep(n) : toggle(hidden, n));
+    cell.onclick = ({ detail }) => {
+      if (detail && kept !== n && !isDrag) keep(n);
+      else if (!detail || !isDrag) toggle(hidden, n);
+    };
     cell.onkeydown = (event) => {
       if (!(event.key in STEPS)) return;
       event.preventDefault();
@@ -288,27 +314,34 @@ function listenToPatches() {
 }
 
 function listen() {
-  const on = (id, act) => $(id)?.addEventListener("click", act);
-  on("class-token", () => keep(CLASS_TOKEN));
-  on("play", play);
-  on("restore", () => {
-    hidden.clear();
-    update();
-  });
-  on("all-on", () => {
+  const on = (selector, act) => all(selector).forEach((each, at) => (each.onclick = () => act(at, each)));
+  on("#class-token", () => keep(CLASS_TOKEN));
+  on("#restore", () => update(restore()));
+  on("#no-attention", () => {
+    const isOff = off.size === ENDS.off;
     off.clear();
-    update();
+    update(isOff || switchAllOff());
   });
-  on("positions", ({ target: { value } }) => {
-    const orders = { "in place": null, shuffled: shuffled(), none: cells.map(() => -1) };
-    if (value in orders) update((chosen.order = orders[value]));
+  on("#orders input", (_, { value }) => {
+    const orders = { "in place": null, shuffled: (chosen.order ?? 0) + 1, none: 0 };
+    update((chosen.order = orders[value]));
   });
-  for (const [head, card] of cards.entries())
-    all("button", card)[0].onclick = () => toggle(off, `${chosen.layer},${head}`);
-  for (const [layer, row] of layers.entries()) row.onclick = () => showLayer(layer);
-  for (const bar of bars) bar.onclick = () => update((chosen.target = bar.k));
-  for (const button of $("images").children) button.onclick = () => show(button.image);
-  $("layer").oninput = () => showLayer($("layer").value - 1);
+  on("#play", play);
+  on("#next", () => set({ layer: (chosen.layer + 1) % depth }));
+  on("#which-layer button", (layer) => set({ layer }));
+  on("#which-head button", (head) => set({ head }));
+  on("#overview button", (at) => toggle(off, at));
+  on("#lens button", (layer) => toggle(skip, layer));
+  on("#classes button", (_, { k }) => update((chosen.target = k)));
+  on("#images button", (_, thumb) => show(thumb.image));
+  on("[role=tab]", (_, tab) => set({ tab: tab.getAttribute("aria-controls") }));
+  for (const [at, tab] of tabs.entries())
+    tab.onkeydown = ({ key }) => {
+      const next = tabs[(at + (STEPS[key]?.[1] ?? 0) + tabs.length) % tabs.length];
+      next.focus();
+      if (next !== tab) next.click();
+    };
+  if ($("epoch")) $("epoch").oninput = () => showEpoch(Number($("epoch").value));
   $("file").onchange = ({ target }) => { // the same photo may be opened again
     if (target.files.length) open(target.files[0]);
     target.value = "";
@@ -321,13 +354,17 @@ function listen() {
     });
 }
 
-// For tests: #check=[{"image": 0, "hidden": [3]}, …] writes the worker's answers into the page.
-async function check(images, questions) {
+// For tests: #check=[{"image": 0, "hidden": [3]}, …] writes answers into the page, the worker's or
+// only those in `names`. "steps" are the numbers for [token, layer, head], "lesson" is its answer.
+async function check(questions) {
   const answers = [];
-  for (const { image: index, photo, ...changes } of questions) {
+  for (const { image: index, photo, names, steps: opened, lesson, ...changed } of questions) {
     const bytes = Uint8Array.from(atob(photo ?? ""), (sign) => sign.charCodeAt(0));
     const pixels = photo ? await preprocess(new Blob([bytes])) : images[index].pixels;
-    answers.push({ ...(await ask({ pixels, ...changes })), pixels });
+    const found = { ...(await ask({ pixels, ...changed })), pixels };
+    if (opened) found.steps = steps(...opened, found).map((step) => step[3].map((part) => part[1]));
+    if (lesson >= 0) found.lesson = await LESSONS[lesson].answer(images[index]);
+    answers.push(names ? Object.fromEntries(names.map((name) => [name, found[name]])) : found);
   }
   const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
   $("checked").textContent = JSON.stringify(answers, plain);
@@ -336,25 +373,21 @@ async function check(images, questions) {
 async function main() {
   if (!window.DecompressionStream) throw new Error("it cannot decompress");
   const loaded = await ask({ model, weights: $("weights").textContent }), each = 3 * size ** 2;
-  const images = all("#images button").map((button, index) => {
-    const pixels = loaded.images.slice(index * each, (index + 1) * each);
+  images = thumbs.map((button, index) => {
+    const pixels = loaded.rest.slice(index * each, (index + 1) * each);
     const label = classes[model.labels[index]];
-    button.image = { pixels, label };
-    button.setAttribute("aria-label", `Image ${index + 1}: ${label}`);
+    button.image = { pixels, label, index };
+    button.ariaLabel = `Image ${index + 1}: ${label}`;
     paint(button.firstChild, (...at) => pixel(pixels, ...at));
     return button.image;
   });
+  earlier = loaded.rest.subarray(images.length * each);
   similar = loaded.similarity;
   $(similar ? "without-positions" : "with-positions").hidden = true;
   $("main").hidden = false;
-  await show(images[0]);
-  [listen, listenToPatches].forEach((start) => start());
   const [, questions] = decodeURIComponent(location.hash).split("#check=");
-  if (questions) await check(images, JSON.parse(questions));
+  for (const part of [makeSteps, makeLessons, listen, listenToPatches]) part();
+  await recall();
+  window.onhashchange = recall;
+  await (questions ? check(JSON.parse(questions)) : nameLayer());
 }
-
-// Headless browsers dump a page once it has loaded; the open frame delays that until main() is done.
-$("frame").contentDocument?.open();
-main().catch(({ message }) => {
-  $("alert").textContent = `This browser cannot run the model (${message}): use a newer one.`;
-}).finally(() => $("frame").contentDocument?.close());

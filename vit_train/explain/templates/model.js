@@ -19,7 +19,7 @@ function fromHalf(bytes, count) {
   });
 }
 
-// Read the weights; return the bytes after them, which are the images.
+// Read the weights; return the bytes after them: images and earlier epochs.
 async function setUp(data) {
   const packed = Uint8Array.from(atob(data.weights), (sign) => sign.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -172,25 +172,36 @@ function attend(qkv, off, gradients) {
   }, shares];
 }
 
-function block(x, name, off, gradients) {
+// Return the tokens after a block, the step back, the attention, and every step on the way. A
+// skipped block adds nothing.
+function block(x, name, { off, isSkipped }, gradients) {
   const sum = (a, b) => a.map((each, i) => each + b[i]);
   const [normed1, backNorm1] = norm(x, `${name}.norm1`);
   const [qkv, backQkv] = linear(normed1, width, `${name}.attn.qkv`);
   const [attended, backAttended, shares] = attend(qkv, off, gradients);
   const [joined, backJoined] = linear(attended, width, `${name}.attn.proj`);
+  if (isSkipped) for (const each of [shares, joined]) each.fill(0);
   const middle = sum(x, joined);
   const [normed2, backNorm2] = norm(middle, `${name}.norm2`);
   const [wide, backWide] = linear(normed2, width, `${name}.mlp.fc1`);
   const [active, backActive] = gelu(wide);
   const [narrow, backNarrow] = linear(active, model.hidden, `${name}.mlp.fc2`);
-  return [sum(middle, narrow), (dy) => {
+  if (isSkipped) narrow.fill(0);
+  const out = sum(middle, narrow);
+  const steps = { x, normed1, qkv, attended, joined, middle, normed2, wide, active, narrow, out };
+  return [out, (dy) => {
+    if (isSkipped) {
+      gradients.unshift(new Float32Array(shares.length));
+      return dy;
+    }
     const dMiddle = sum(dy, backNorm2(backWide(backActive(backNarrow(dy)))));
     return sum(dMiddle, backNorm1(backQkv(backAttended(backJoined(dMiddle)))));
-  }, shares];
+  }, shares, steps];
 }
 
-// Pixels (S,S,3) of 0 to 255 → tokens (T,D). Hidden patches get the mean color. The patch n gets
-// the position of the place order[n], or none if that is -1.
+// Pixels (S,S,3) of 0 to 255 → normalized patches (N,3P²) and their tokens, before and after the
+// positions. Hidden patches get the mean color. The patch n gets the position of the place
+// order[n], or none if that is -1.
 function embed(pixels, { hidden = [], order }) {
   const { grid, patch, size, scale, shift, classToken } = model, area = patch ** 2;
   const patches = new Float32Array(3 * size ** 2).map((_, i) => {
@@ -199,37 +210,47 @@ function embed(pixels, { hidden = [], order }) {
     const at = row * size + (n % grid) * patch + (i % patch);
     return hidden.includes(n) ? 0 : pixels[3 * at + channel] * scale[channel] + shift[channel];
   });
-  const x = new Float32Array(tokens * width), table = weights.get("positions");
-  x.set(linear(patches, 3 * area, "patch_embed.proj")[0], classToken * width);
-  if (classToken) x.set(weights.get("cls_token"));
+  const embedded = new Float32Array(tokens * width), table = weights.get("positions");
+  embedded.set(linear(patches, 3 * area, "patch_embed.proj")[0], classToken * width);
+  if (classToken) embedded.set(weights.get("cls_token"));
+  const x = embedded.slice();
   for (let t = 0; table && t < tokens; t++) {
     const place = t < classToken || !order ? t : order[t - classToken] + classToken;
     if (t < classToken || place >= classToken) add(x, t * width, 1, table, place * width, width);
   }
-  return x;
+  return { patches, embedded, x };
 }
 
-// Return the logits, the attention of each layer, and a function that returns its gradients for
-// the logit of a class.
-function forward(pixels, changes) {
-  const off = changes.off ?? [], gradients = [], layers = [], backs = [];
-  let x = embed(pixels, changes);
+// Return all steps from pixels to logits, the attention of each layer, and a function that returns
+// its gradients for the logit of a class.
+function forward(pixels, { off = [], skip = [], ...changes }) {
+  const gradients = [], layers = [], backs = [], traces = [];
+  let { x, ...start } = embed(pixels, changes);
   for (let layer = 0; layer < model.depth; layer++) {
     const silent = new Set(off.filter(([each]) => each === layer).map(([, head]) => head));
-    [x, backs[layer], layers[layer]] = block(x, `blocks.${layer}`, silent, gradients);
+    const change = { off: silent, isSkipped: skip.includes(layer) };
+    [x, backs[layer], layers[layer], traces[layer]] =
+      block(x, `blocks.${layer}`, change, gradients);
   }
   const read = model.classToken ? x.subarray(0, width) : x; // all patches without a class token
   const [normed, backNorm] = norm(read, "norm"), rows = read.length / width;
   const features = new Float32Array(width);
   for (let t = 0; t < rows; t++) add(features, 0, 1 / rows, normed, t * width, width);
   const [logits, backLogits] = linear(features, width, "head");
-  return [logits, layers, (target) => {
+  return [{ logits, layers, traces, ...start }, (target) => {
     const dFeatures = backLogits(logits.map((_, k) => (k === target ? 1 : 0)));
     const dx = new Float32Array(x.length);
     dx.set(backNorm(normed.map((_, i) => dFeatures[i % width] / rows)));
     backs.reduceRight((dy, back) => back(dy), dx);
     return gradients;
   }];
+}
+
+// The logit lens (nostalgebraist 2020): what the final LayerNorm and the head would read from each
+// token (T,K) before each layer, after its attention, and so on up to the end.
+function lens(traces) {
+  const states = traces.flatMap(({ x, middle }) => [x, middle]).concat(traces.at(-1).out);
+  return states.map((x) => linear(norm(x, "norm")[0], width, "head")[0]);
 }
 
 // Multiply the layers' matrices (T,T), each with the identity added and scaled by `keep`. Return
@@ -254,15 +275,18 @@ function meanOfHeads(matrices) {
   return mean;
 }
 
-// All that the page shows of an image with changes. `target` is the explained class or null.
-function explain({ pixels, target, ...changes }) {
-  const start = performance.now(), [logits, layers, gradientsOf] = forward(pixels, changes);
+// All that the page shows of an image with changes, or without what needs gradients (`isQuick`).
+// `target` is the explained class or null.
+function explain({ pixels, target, isQuick, ...changes }) {
+  const start = performance.now(), [found, gradientsOf] = forward(pixels, changes);
+  const { logits, layers, traces } = found;
   const forwardMs = performance.now() - start;
+  if (isQuick) return { logits, layers, lens: lens(traces) };
   target ??= logits.indexOf(Math.max(...logits));
   const raised = gradientsOf(target).map((gradient, layer) =>
     meanOfHeads(gradient.map((each, i) => Math.max(0, each * layers[layer][i]))));
   const [rollout, relevance] = [through(layers.map(meanOfHeads), 0.5), through(raised, 1)];
-  return { logits, layers, target, forwardMs, rollout, relevance };
+  return { ...found, target, forwardMs, lens: lens(traces), rollout, relevance };
 }
 
 // Cosine similarities of the patches' positions (N,N); null for a model without positions.
@@ -279,6 +303,6 @@ function similarity() {
 self.onunhandledrejection = ({ reason }) => setTimeout(() => { throw reason; });
 self.onmessage = async ({ data }) => {
   if (data.pixels) return self.postMessage(explain(data));
-  const images = await setUp(data);
-  self.postMessage({ images, similarity: similarity() });
+  const rest = await setUp(data);
+  self.postMessage({ rest, similarity: similarity() });
 };
