@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from vit_train.base.reading import read_json
+from vit_train.base.text import counted
 from vit_train.base.writing import save_archive, write_json, write_text
 from vit_train.config.run import portable
 from vit_train.config.tools import EvalConfig
@@ -81,7 +82,7 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
         f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, with the labels "
         f"of {summary['images']['train']:,} images of {config['data']['name']}: "
         f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
-        f"{machine['threads']} cores of an {machine['cpu']}. It starts from {start}.",
+        f"{counted(machine['threads'], 'core')} of an {machine['cpu']}. It starts from {start}.",
         f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
         f"{low} to {high}), computed in {summary['precision']}. These weights, "
         f"stored in half precision: {accuracies(evaluated)}.",

@@ -43,7 +43,7 @@ def table(groups: Sequence[Group], folder: Path) -> str:
             ("validation", "best epoch"),
         )
     )
-    found = [columns(group, None, measure) for group in groups]
+    found = [columns(group, None, measure, []) for group in groups]
     rows = []
     for group, cells in zip(groups, found, strict=True):
         interval = cells["95 % interval"]
