@@ -161,7 +161,12 @@ def registries() -> Iterator[None]:
         ConfigStore.instance().repo.pop(group, None)
     run_config.store.cache_clear()
     CALLBACKS.clear()
-    sys.modules.pop("my_parts", None)
+    forget_own_modules()
+
+
+def forget_own_modules() -> None:
+    for name in ("my_parts", "my_helper"):
+        sys.modules.pop(name, None)
 
 
 SmallRun = Callable[..., Path]

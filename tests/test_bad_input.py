@@ -466,12 +466,12 @@ def test_flags_of_a_sweep_may_stand_anywhere(run: Run, folders: list[Path], argu
     ],
 )
 def test_a_start_that_is_refused_leaves_no_folder(run: Run, arguments: str) -> None:
-    assert run("vit-train", *arguments.split()).status == 1
+    assert run("vit-train", *arguments.split()).status in (1, 2)
     assert list(Path().iterdir()) == []
     for folder in ("outputs/kept", "mine"):
         Path(folder).mkdir(parents=True)
     for place in ([], ["hydra.run.dir=mine/run"]):
-        assert run("vit-train", *arguments.split(), *place).status == 1
+        assert run("vit-train", *arguments.split(), *place).status in (1, 2)
     left = {path.as_posix() for path in Path().rglob("*")}
     assert left == {"outputs", "outputs/kept", "mine"}
 

@@ -91,8 +91,9 @@ def test_help_and_a_typo_need_no_torch() -> None:
     program = [sys.executable, "-c", ANSWERS, "train", *(set(commands) - {"train"})]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(commands) == 10 and len(re.findall("status: 0?\n", done.stdout)) == 10
-    assert "status: vit-train: there is no setting model.detph" in done.stdout
+    assert len(commands) == 12 and len(re.findall("status: 0?\n", done.stdout)) == 12
+    assert "status: 2" in done.stdout
+    assert "vit-train: there is no setting model.detph" in done.stderr
 
 
 def test_help_lists_all_settings_without_searching_groups(

@@ -50,6 +50,7 @@ EXPENSIVE = (
     *("extend=", "config=docs/", "data.cv_folds=", "task.class_weights=", "data.sampler="),
     "runs=",  # a cross-validation, which has a test of its own
     "init_from=builtin:",  # of another shape than the small model
+    "import=",  # a module of the reader's own
 )
 TINY = [*SMALL_MODEL, "train.epochs=1", "train.batch_size=8", "train.eval_batch_size=8"]
 

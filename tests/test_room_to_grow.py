@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import MAINS, SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
+from conftest import (
+    MAINS,
+    SMALL,
+    SMALL_MODEL,
+    Run,
+    SmallRun,
+    csv_rows,
+    forget_own_modules,
+    write_images,
+)
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_docs import ROOT, blocks
@@ -381,8 +390,7 @@ def test_a_changed_own_module_makes_another_run(
     helper = Path("my_helper.py")
 
     def new_process(power: int) -> None:
-        monkeypatch.delitem(sys.modules, "my_parts", raising=False)
-        monkeypatch.delitem(sys.modules, "my_helper", raising=False)
+        forget_own_modules()
         helper.write_text(f"POWER = {power}{' ' * power}\n", encoding="utf-8")  # another length
 
     own = ["vit-train", "import=my_parts", *FEW, "train.epochs=2", "optim.schedule=mine"]

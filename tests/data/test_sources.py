@@ -104,7 +104,7 @@ def test_the_official_validation_images_of_a_set_of_torchvision_are_used(tmp_pat
     (folder / "labels").mkdir(parents=True)
     for number, split in enumerate(("train", "val", "test")):
         names = [f"{kind}/{split}.jpg" for kind in ("dotted", "woven")]
-        (folder / "labels" / f"{split}1.txt").write_text("\n".join(names) + "\n")
+        (folder / "labels" / f"{split}1.txt").write_text("\n".join(names), encoding="utf-8")
         for name in names:
             (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
             Image.new("L", (40, 30), 60 * number).save(folder / "images" / name)
