@@ -13,12 +13,12 @@ from torchvision.transforms import InterpolationMode, autoaugment, functional
 from vit_train.config.data import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data import policies as operations
-from vit_train.data.augment import Orientation
-from vit_train.data.photometric import Blur, ColorJitter
+from vit_train.data.augment import Blur, Orientation
 from vit_train.data.policies import (
     OPERATIONS,
     PIXEL_OPERATIONS,
     POLICIES,
+    ColorJitter,
     apply_round,
     make_round,
 )

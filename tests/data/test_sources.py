@@ -9,7 +9,7 @@ import torch
 from loopback import Loopback
 from PIL import Image
 from small_sets import packed, small_cifar, small_mnist, small_stl10
-from torchvision.datasets import CIFAR10, CIFAR100, STL10
+from torchvision.datasets import CIFAR10, CIFAR100, STL10, Imagenette
 
 from vit_train.config.data import (
     TORCHVISION_SETS,
@@ -112,6 +112,19 @@ def test_the_official_validation_images_of_a_set_of_torchvision_are_used(tmp_pat
     assert data.classes == ("dotted", "woven") and data.val is not None
     means = [part.images.float().mean().item() for part in (data.train, data.val, data.test)]
     assert means == [0, 60, 120] and data.val.labels.tolist() == [0, 1]
+
+
+def test_imagenette_has_one_name_a_class(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for number, kind in enumerate(Imagenette._WNID_TO_CLASS):
+            image = tmp_path / "imagenette2-160" / split / kind / f"{number}.JPEG"
+            image.parent.mkdir(parents=True)
+            Image.new("RGB", (20, 20)).save(image)
+    config = TorchvisionConfig(root=str(tmp_path), set="Imagenette")
+    assert load_dataset(config).classes[:2] == ("tench", "English springer")
+    image.write_bytes(b"not an image")
+    with pytest.raises(ValueError, match=r"cannot read Imagenette from .*identify image file"):
+        load_dataset(config)
 
 
 @pytest.mark.parametrize("name", tuple(TORCHVISION_SETS))

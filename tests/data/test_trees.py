@@ -1,5 +1,6 @@
 """Images from tables, and groups of images that stay together."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,8 @@ WRONG = {
     "cat/0.png 0\n": "no column path: .* This first line is cat/0.png, 0",
     "filename,cat,dog\ncat/0.png,1,x\ncat/1.png,2,1\n": "no column label: .* filename, cat, dog",
     "filename,good\ncat/0.png,1\ndog/0.png,0\n": "no column label: ",
+    "filename,cat,dog\ncat/0.png,1,0\ndog/0.png,0,nan\n": "no column label: ",
+    "filename,kind,hat,tie\ncat/0.png,cat,1,0\n": "no column label: ",
     "image,label\n0,cat\n": "0: there is no such file\n.* end in an extension",
     "": "no column path: .* This first line is empty",
     **{
@@ -165,7 +168,12 @@ PUBLIC = {
     # Hugging Face's imagefolder
     "JSON lines": (
         "metadata.jsonl",
-        "".join(f'{{"file_name": "{p}", "label": "{p[:3]}", "width": 8}}\n' for p in PHOTOS),
+        "".join(f'{{"file_name": "{p}", "label": "{p[:3]}", "group": null}}\n' for p in PHOTOS),
+        {},
+    ),
+    "a JSON array": (
+        "labels.json",
+        json.dumps([{"image": p, "label": p[:3]} for p in PHOTOS]),
         {},
     ),
     # Kaggle
@@ -173,7 +181,7 @@ PUBLIC = {
     # lists such as train.txt
     "a list": (
         "train.txt",
-        "".join(f"{p} {p[:3]}\n" for p in PHOTOS),
+        "".join(f"{p}  {p[:3]}\n" for p in PHOTOS),
         {"columns": ["path", "label"]},
     ),
 }
@@ -191,6 +199,23 @@ def test_a_public_layout_of_a_table_is_read(layout: str) -> None:
     order = [folder.train.all_names.tolist().index(name) for name in names]
     assert data.classes == folder.classes and len(names) + len(data.test) == len(PHOTOS)
     assert torch.equal(data.train.labels, folder.train.labels[order])
+
+
+@pytest.mark.usefixtures("run")
+def test_an_id_that_fits_two_files_is_refused() -> None:
+    config = table("id,label\ncat/0,cat\ndog/0,dog\n")
+    Path("photos/cat/0.tif").touch()
+    with pytest.raises(ValueError, match=r"cat/0 may be 0\.png or 0\.tif: write the suffix"):
+        load_dataset(config)
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("label", ['["cat"]', '{"name": "cat"}'])
+def test_a_label_that_is_no_single_class_is_refused(label: str) -> None:
+    config = table("", file="photos/labels.jsonl")
+    Path(config.file).write_text(f'{{"path": "cat/0.png", "label": {label}}}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="label must be one class; a list of tags must"):
+        load_dataset(config)
 
 
 @pytest.mark.usefixtures("run")

@@ -1,4 +1,4 @@
-"""Crops, turns, random erasing, Mixup and CutMix for whole batches."""
+"""Crops, turns, blur, random erasing, Mixup and CutMix for whole batches."""
 
 import math
 from dataclasses import dataclass
@@ -200,6 +200,31 @@ class Orientation:
         no_shift = torch.zeros_like(matrix[:1])
         maps = torch.cat((matrix[:2], no_shift, matrix[2:], no_shift))
         return resample(images, maps.T, "bilinear")
+
+
+@dataclass
+class Blur:
+    """Blurs images with a Gaussian whose standard deviation is uniform in 0…`widest` pixels."""
+
+    widest: float
+
+    rows = 1
+
+    def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
+        return torch.from_numpy(rng.uniform(0, self.widest, (1, len(index))))
+
+    def apply(self, images: Tensor, deviations: Tensor) -> Tensor:
+        """Blur each image with its deviation (1,B): uint8 (B,C,H,W). Borders are reflected."""
+        radius = min(math.ceil(3 * self.widest), min(images.shape[2:]) - 1)
+        offsets = torch.arange(-radius, radius + 1, device=images.device)
+        scaled = offsets / deviations[0].float().clamp(min=1e-3).unsqueeze(1)  # (B,2R+1)
+        weights = (-0.5 * scaled.square()).softmax(1).repeat_interleave(images.shape[1], 0)
+        padded = F.pad(images.float(), (radius,) * 4, mode="reflect")
+        planes = padded.flatten(0, 1).unsqueeze(0)  # (1,B·C,H+2R,W+2R)
+        # The Gaussian of a plane is a product of one along the rows and one along the columns.
+        planes = F.conv2d(planes, weights[:, None, None], groups=len(weights))
+        planes = F.conv2d(planes, weights[:, None, :, None], groups=len(weights))
+        return planes.view_as(images).round_().to(torch.uint8)
 
 
 # An erased rectangle's share of the image's area, and its aspect ratio: torchvision's defaults.

@@ -18,6 +18,7 @@ from vit_train.base.machine import gigabytes
 from vit_train.config.data import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data.augment import (
+    Blur,
     Cropper,
     Erasing,
     Mixer,
@@ -223,17 +224,14 @@ def image_steps(size: Size, augment: AugmentConfig) -> list[Step]:
         steps.append(ResizedCrop(size, augment.crop_scale))
     if augment.vertical_flip or augment.rotation:
         steps.append(Orientation(augment.vertical_flip, augment.rotation))
-    if augment.policy != "none":
-        from vit_train.data.policies import POLICIES
+    if augment.policy != "none" or augment.color_jitter:
+        from vit_train.data.policies import POLICIES, ColorJitter
 
-        steps.append(POLICIES[augment.policy](size, augment))
-    if augment.color_jitter:
-        from vit_train.data.photometric import ColorJitter
-
-        steps.append(ColorJitter(augment.color_jitter))
+        if augment.policy != "none":
+            steps.append(POLICIES[augment.policy](size, augment))
+        if augment.color_jitter:
+            steps.append(ColorJitter(augment.color_jitter))
     if augment.blur:
-        from vit_train.data.photometric import Blur
-
         steps.append(Blur(augment.blur))
     return steps
 

@@ -8,6 +8,7 @@ exactly; geometric operations match up to the rounding of sampling positions. Im
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -154,6 +155,23 @@ def apply_to_all(
     No shape depends on `chosen`, so a CUDA graph can replay the work.
     """
     return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)
+
+
+@dataclass
+class ColorJitter:
+    """Scales brightness, contrast and saturation, in this order, by factors in 1 ± `strength`."""
+
+    strength: float
+
+    rows = 3
+
+    def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
+        return torch.from_numpy(rng.uniform(-self.strength, self.strength, (3, len(index))))
+
+    def apply(self, images: Tensor, magnitudes: Tensor) -> Tensor:
+        for name, magnitude in zip(("Brightness", "Contrast", "Color"), magnitudes, strict=True):
+            images = PIXEL_OPERATIONS[name](images, magnitude)
+        return images
 
 
 # Number of strengths in the tables of RandAugment and TrivialAugment.

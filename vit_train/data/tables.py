@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -24,7 +25,17 @@ from vit_train.data.splits import split_of
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 COLUMN_NAMES = {
-    "path": ("path", "file", "filename", "filepath", "image", "imagepath", "imageid", "id"),
+    "path": (
+        "path",
+        "file",
+        "filename",
+        "filepath",
+        "image",
+        "imagepath",
+        "imagename",
+        "imageid",
+        "id",
+    ),
     "label": ("label", "class", "category", "target"),
     "tags": ("tags",),
     "split": ("split", "set", "subset", "fold", "isvalid"),
@@ -53,9 +64,9 @@ def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
-    folders: dict[Path, dict[str, Path]] = {}
+    stems = cache(by_stem)
     files = [
-        image_file(row, f"{config.file}, line {number}", config, folders) for number, row in rows
+        image_file(row, f"{config.file}, line {number}", config, stems) for number, row in rows
     ]
     has_tags = "tags" in rows[0][1]
     if has_tags and config.tag_separator is None:
@@ -67,18 +78,18 @@ def image_file(
     row: Mapping[str, str],
     place: str,
     config: TableConfig,
-    folders: dict[Path, dict[str, Path]],
+    stems: Callable[[Path], Mapping[str, Sequence[Path]]],
 ) -> ImageFile:
     """Return the file of a row; raise ValueError, with its `place`, if the row is incomplete.
 
-    `folders` are those of `with_suffix`.
+    `stems` is `by_stem`, or the same with a cache.
     """
     has_tags = "tags" in row
     label = joined_tags(row["tags"], config.tag_separator or "bar") if has_tags else row["label"]
     if not row["path"] or not (label.strip() or has_tags):
         raise ValueError(f"{place}: each row needs a path and a label")
     return ImageFile(
-        with_suffix(Path(config.root, row["path"].replace("\\", "/")), folders),
+        with_suffix(Path(config.root, row["path"].replace("\\", "/")), stems),
         class_name(label.strip()),
         # An image without a group is a group of its own.
         (row["group"].strip() or row["path"]) if "group" in row else None,
@@ -86,16 +97,25 @@ def image_file(
     )
 
 
-def with_suffix(path: Path, folders: dict[Path, dict[str, Path]]) -> Path:
+def with_suffix(path: Path, stems: Callable[[Path], Mapping[str, Sequence[Path]]]) -> Path:
     """Return the image file of an id without a suffix, such as 7 for 7.jpg, or `path` itself.
 
-    `folders` keeps the image files of each folder, by their names without suffix.
+    Raise ValueError if the id fits several files.
     """
     if path.suffix.lower() in SUFFIXES or path.is_file():
         return path
-    if path.parent not in folders:
-        folders[path.parent] = {each.stem: each for each in images_in(path.parent)}
-    return folders[path.parent].get(path.name, path)
+    found = stems(path.parent).get(path.name, [path])
+    if len(found) > 1:
+        raise ValueError(f"{path} may be {found[0].name} or {found[1].name}: write the suffix")
+    return found[0]
+
+
+def by_stem(folder: Path) -> dict[str, list[Path]]:
+    """Return the image files in a folder by their names without suffix."""
+    found: dict[str, list[Path]] = {}
+    for path in images_in(folder):
+        found.setdefault(path.stem, []).append(path)
+    return found
 
 
 def joined_tags(cell: str, separator: str) -> str:
@@ -155,7 +175,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
     require_columns(headers, columns.keys() | ({"label"} if classes else set()), config)
     if rows:
         check_others(headers, rows[0][1], columns | classes, config)
-    marked = [[name for name, place in classes.items() if is_marked(row[place])] for _, row in rows]
+    marked = [[name for name, place in classes.items() if mark_in(row[place])] for _, row in rows]
     kind = "label" if all(len(names) == 1 for names in marked) else "tags"
     for (number, row), names in zip(rows, marked, strict=True):
         cells = {name: row[place] for name, place in columns.items()}
@@ -165,32 +185,58 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
 def read_lines(config: TableConfig) -> list[tuple[int, list[str]]]:
     """Return the lines that are not empty, each with its number, as cells.
 
-    A file of JSON objects, one a line (.jsonl), gets a first line with their keys. Raise ValueError
-    if the file cannot be read.
+    Raise ValueError if the file cannot be read.
     """
     try:
         text = Path(config.file).read_text(encoding="utf-8-sig")
-        if config.file.endswith(".jsonl"):
-            records = [json.loads(line) for line in text.splitlines() if line.strip()]
-            keys = list(dict.fromkeys(chain.from_iterable(records)))
-            rows = [[in_cell(record.get(key, "")) for key in keys] for record in records]
-            return list(enumerate([keys, *rows]))
+        if config.file.lower().endswith((".json", ".jsonl", ".ndjson")):
+            return json_lines(text, config.columns)
         first = text.partition("\n")[0]
-        # Spreadsheets of many countries separate cells by semicolons; lists have only spaces.
-        delimiter = max(",;\t", key=first.count)
-        lines = csv.reader(io.StringIO(text), delimiter=delimiter if delimiter in first else " ")
+        delimiter = delimiter_of(first, config.columns)
+        lines = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
         return [(lines.line_num, line) for line in lines if any(line)]
     except UnicodeDecodeError:
         raise ValueError(
             f"data.file={config.file} is not in UTF-8: save it again as “CSV UTF-8”"
         ) from None
-    except (OSError, csv.Error, ValueError, AttributeError, TypeError) as error:
+    except (OSError, csv.Error, ValueError) as error:
         raise ValueError(f"data.file={config.file} cannot be read as a table: {error}") from None
 
 
-def in_cell(value: object) -> str:
+def delimiter_of(first: str, columns: Sequence[str] | None) -> str:
+    """Return what separates the cells of the `first` line, which has these columns if known."""
+    for delimiter in ",;\t ":
+        if columns and first.count(delimiter) == len(columns) - 1:
+            return delimiter
+    # Spreadsheets of many countries separate cells by semicolons; lists have only spaces.
+    delimiter = max(",;\t", key=first.count)
+    return delimiter if delimiter in first else " "
+
+
+def json_lines(text: str, columns: Sequence[str] | None) -> list[tuple[int, list[str]]]:
+    """Return JSON objects, in an array or one a line, as lines of cells.
+
+    Without `columns`, the first line has the keys of all objects.
+    """
+    if text.lstrip().startswith("["):
+        records = list(enumerate(json.loads(text), start=1))
+    else:
+        lines = enumerate(text.split("\n"), start=1)
+        records = [(number, json.loads(line)) for number, line in lines if line.strip()]
+    if not all(isinstance(each, dict) for _, each in records):
+        raise ValueError('each line must be an object, such as {"path": "1.jpg", "label": "cat"}')
+    keys = columns or list(dict.fromkeys(chain.from_iterable(each for _, each in records)))
+    rows = [(n, [in_cell(key, each.get(key)) for key in keys]) for n, each in records]
+    return rows if columns else [(0, list(keys)), *rows]
+
+
+def in_cell(key: str, value: object) -> str:
     """Return a value of a JSON object as a cell; a list becomes tags."""
-    return "|".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list | dict) and folded(key) in COLUMN_NAMES["label"]:
+        raise ValueError(f"{key} must be one class; a list of tags must have the key tags")
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
@@ -214,39 +260,40 @@ def require_columns(headers: Sequence[str], found: Set[str], config: TableConfig
         if column not in found:
             raise ValueError(
                 f"{config.file} has no column {column}: the first line must name the columns, such "
-                "as path,label,split or, for several tags per image, path,tags (cat|dog). For a "
-                "table without such a line, set data.columns=[path,label]. This first line is "
+                "as path,label,split or, for several tags per image, path,tags (cat|dog), or all "
+                "other columns must hold 1 and 0 for one class each. For a table without such a "
+                "line, set data.columns=[path,label]. This first line is "
                 f"{listed(headers) or 'empty'}"
             )
     if config.group_by not in (None, TableConfig.group_by) and "group" not in found:
         raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
 
 
-MARKS = ("1", "1.0", "true", "yes")
-NO_MARKS = ("0", "0.0", "-1", "-1.0", "false", "no", "")
+# The cells of a column that holds whether an image is of a class.
+MARKS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(
+    ("0", "0.0", "-1", "-1.0", "false", "no"), False
+)
 
 
-def is_marked(cell: str) -> bool:
-    """Return True if a cell of a class's column says that the image is of this class."""
-    return cell.strip().lower() in MARKS
+def mark_in(cell: str) -> bool | None:
+    """Return whether an image is of a class, or None for a cell that does not hold this."""
+    return MARKS.get(cell.strip().lower())
 
 
 def class_columns(
     headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], columns: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the places of the columns that mark, with 1 and 0, the images of one class each.
+    """Return the places of the columns of one class each, by the class.
 
-    A single such column is no table of classes.
+    They are all columns but the usual ones, if there are several and all their cells are MARKS.
     """
-    found = {
+    others = {
         header: place
         for place, header in enumerate(headers)
-        if header
-        and place not in columns.values()
-        and {row[place].strip().lower() for _, row in rows} <= {*MARKS, *NO_MARKS}
-        and any(is_marked(row[place]) for _, row in rows)
+        if header and place not in columns.values()
     }
-    return found if len(found) > 1 else {}
+    marks = (mark_in(row[place]) for _, row in rows for place in others.values())
+    return others if len(others) > 1 and None not in marks else {}
 
 
 def check_others(

@@ -1,11 +1,14 @@
 """Data sets of torchvision, whose own classes download them, check them and know their splits."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 import torchvision.datasets
 from tqdm import tqdm
 
+from vit_train.base.writing import exclusive
 from vit_train.config.data import TORCHVISION_SETS, TorchvisionConfig
 from vit_train.config.fields import sides
 from vit_train.data.dataset import CHANNELS, Dataset, ImageSet, require_images_fit
@@ -18,25 +21,32 @@ def load_torchvision(config: TorchvisionConfig) -> Dataset:
     Raise ValueError if files are missing, damaged or cannot be downloaded, or if torchvision needs
     another package to read them.
     """
-    sources = {name: opened_split(config, name) for name in TORCHVISION_SETS[config.set]}
-    parts = {name: decoded(source, config) for name, source in sources.items()}
-    classes = getattr(sources["train"], "classes", None)
-    if classes is None:
-        classes = map(str, range(1 + int(parts["train"].labels.max())))
-    return Dataset(parts["train"], parts["test"], tuple(classes), parts.get("val"))
-
-
-def opened_split(config: TorchvisionConfig, name: str) -> Any:
-    """Return a split as torchvision's data set of PIL images with labels."""
-    make = getattr(torchvision.datasets, config.set)
-    arguments = TORCHVISION_SETS[config.set][name]
     try:
-        return make(config.root, download=config.download, **arguments)
+        sources = {name: opened_split(config, name) for name in TORCHVISION_SETS[config.set]}
+        parts = {name: decoded(source, config) for name, source in sources.items()}
     except (RuntimeError, OSError, ImportError) as error:
         raise ValueError(
             f"cannot read {config.set} from data.root={config.root} "
             f"({str(error).splitlines()[0]}); data.download=true downloads missing files"
         ) from error
+    named = getattr(sources["train"], "classes", range(1 + int(parts["train"].labels.max())))
+    # Imagenette's classes have several names each.
+    classes = tuple(each[0] if isinstance(each, tuple) else str(each) for each in named)
+    return Dataset(parts["train"], parts["test"], classes, parts.get("val"))
+
+
+def opened_split(config: TorchvisionConfig, name: str) -> Any:
+    """Return a split as torchvision's data set of PIL images with labels.
+
+    If another process is downloading the set, wait until it has finished.
+    """
+    lock = Path(config.root, f".{config.set}.lock")
+    waiting = f"waiting for another process that is fetching {config.set}"
+    if config.download:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(lock, waiting) if config.download else nullcontext():
+        make = getattr(torchvision.datasets, config.set)
+        return make(config.root, download=config.download, **TORCHVISION_SETS[config.set][name])
 
 
 def decoded(source: Any, config: TorchvisionConfig) -> ImageSet:
