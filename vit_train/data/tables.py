@@ -163,23 +163,29 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
     lines = read_lines(config)
     headers = config.columns or (lines.pop(0)[1] if lines else [])
     columns = columns_of(headers, config)
-    # A row may lack its last cells.
-    rows = [(number, [*row, *[""] * (len(headers) - len(row))]) for number, row in lines]
-    for number, row in rows:
-        if any(row[len(headers) :]):
-            raise ValueError(
-                f"{config.file}, line {number}: there are more cells than columns: put cells that "
-                "contain a separator into double quotes"
-            )
+    rows = [
+        (number, filled(row, headers, f"{config.file}, line {number}")) for number, row in lines
+    ]
     classes = {} if {"label", "tags"} & columns.keys() else class_columns(headers, rows, columns)
     require_columns(headers, columns.keys() | ({"label"} if classes else set()), config)
     if rows:
         check_others(headers, rows[0][1], columns | classes, config)
-    marked = [[name for name, place in classes.items() if mark_in(row[place])] for _, row in rows]
-    kind = "label" if all(len(names) == 1 for names in marked) else "tags"
-    for (number, row), names in zip(rows, marked, strict=True):
-        cells = {name: row[place] for name, place in columns.items()}
-        yield number, cells | ({kind: "|".join(names)} if classes else {})
+    labels = marked_labels([row for _, row in rows], classes)
+    for (number, row), label in zip(rows, labels, strict=True):
+        yield number, {name: row[place] for name, place in columns.items()} | label
+
+
+def filled(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
+    """Return a row with a cell for each header; it may lack its last cells.
+
+    Raise ValueError, with the row's `place`, if it has more cells.
+    """
+    if any(row[len(headers) :]):
+        raise ValueError(
+            f"{place}: there are more cells than columns: put cells that contain a separator into "
+            "double quotes"
+        )
+    return [*row, *[""] * (len(headers) - len(row))]
 
 
 def read_lines(config: TableConfig) -> list[tuple[int, list[str]]]:
@@ -294,6 +300,18 @@ def class_columns(
     }
     marks = (mark_in(row[place]) for _, row in rows for place in others.values())
     return others if len(others) > 1 and None not in marks else {}
+
+
+def marked_labels(
+    rows: Sequence[Sequence[str]], classes: Mapping[str, int]
+) -> list[dict[str, str]]:
+    """Return the label of each row that the columns of `classes` mark, or its tags.
+
+    They are labels if each row has exactly one. Without `classes`, the rows get neither.
+    """
+    marked = [[name for name, place in classes.items() if mark_in(row[place])] for row in rows]
+    kind = "label" if all(len(names) == 1 for names in marked) else "tags"
+    return [{kind: "|".join(names)} if classes else {} for names in marked]
 
 
 def check_others(
