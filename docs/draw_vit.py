@@ -63,7 +63,7 @@ def step(x: float, y: float, number: int, words: str) -> str:
 
 def block(x: float, y: float) -> str:
     """Draw one encoder block: two residual branches."""
-    parts = [rect(x, y, 330, 150, "#fafafa", LINE), text(x + 262, y + 142, "× 6 blocks", 13, INK)]
+    parts = [rect(x, y, 330, 150, "#fafafa", LINE), text(x + 254, y + 142, "× 6 blocks", 13, INK)]
     for left, name in ((x + 42, "attention"), (x + 192, "MLP")):
         parts += [
             f'<path d="M{left - 25} {y + 108}V{y + 42}H{left - 12}M{left + 34} {y + 54}v14'
@@ -127,11 +127,11 @@ def drawn() -> str:
             text(926, y + 12, f"{label} {100 * probability:.1f} %", 12),
         ]
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 30 1030 412"'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 30 1060 412"'
         ' font-family="Helvetica, Arial, sans-serif"><defs><marker id="tip" viewBox="0 0 8 8"'
         ' refX="7" refY="4" markerWidth="5" markerHeight="5" orient="auto">'
         f'<path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker>{pixels(image)}</defs>'
-        + rect(0, 0, 1030, 450, "white")
+        + rect(0, 0, 1060, 450, "white")
         + "".join(parts)
         + "</svg>\n"
     )

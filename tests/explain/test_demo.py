@@ -32,6 +32,7 @@ from vit_train.trained.model import Trained
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+TEMPERATURE = 1.5
 HOSTILE = ["</script><b>cat", "<!--<script>", "\"'&\u2028\x1b[1m{{ 7*7 }}", *map(str, range(7))]
 
 
@@ -184,7 +185,15 @@ def opened_steps(
     rows = [
         *(embedded, first - embedded, first, x, normed, q[None, :, head], k[None, :, head]),
         *(v[None, :, head], None, attention[:, head], None, None, added, middle),
-        *(block.norm2(middle), wide, active, narrow, out, logits, logits.softmax(2)),
+        *(
+            block.norm2(middle),
+            wide,
+            active,
+            narrow,
+            out,
+            logits,
+            (logits / TEMPERATURE).softmax(2),
+        ),
     ]
     scores = k[:, head] @ q[token, head] / math.sqrt(width)
     apart = iter([scores, collected[head], collected.flatten()])
@@ -274,6 +283,11 @@ def appears_in(pixels: list[int]) -> int:
 def test_a_browser_computes_what_pytorch_does(run: Run, settings: str) -> None:
     run.succeeds("vit-train", *SMALL, *settings.split(), "hydra.run.dir=run")
     run.succeeds("vit-explain", "ckpt=run", "html=page.html", "count=3")
+    page = Path("page.html")
+    text = page.read_text(encoding="utf-8").replace(
+        '"temperature": 1.0', f'"temperature": {TEMPERATURE}'
+    )
+    page.write_text(text, encoding="utf-8")
     noise = np.random.default_rng(0).integers(0, 256, (40, 53, 3), dtype=np.uint8)
     Image.fromarray(noise).save("photo.png")
     photo = {"photo": b64encode(Path("photo.png").read_bytes()).decode()}
@@ -286,8 +300,15 @@ def test_a_browser_computes_what_pytorch_does(run: Run, settings: str) -> None:
         photo,
     ]
     lessons = [{"image": 0, "lesson": number, "names": ["lesson"]} for number in range(6)]
-    found = answers(Path("page.html"), questions + lessons)
-    told = [each["lesson"] for each in found[len(questions) :]]
+    silent = [
+        {"image": 0, "steps": [20, 0, 1]} | each for each in ({"off": [[0, 1]]}, {"skip": [0]})
+    ]
+    found = answers(page, questions + silent + lessons)
+    for kind, each in zip(("head", "layer"), found[len(questions) :], strict=False):
+        said = {title: words for title, _, words, _ in each["steps"]}
+        for title in ("Softmax", "Collect the values"):
+            assert said[title] == f"This {kind} is switched off: it adds nothing."
+    told = [each["lesson"] for each in found[-len(lessons) :]]
     for text, claims in zip(told, claimed([each["pixels"] for each in found[:3]]), strict=True):
         assert all(claim in text for claim in claims), (text, claims)
     for question, answer in zip(questions, found, strict=False):
@@ -296,7 +317,10 @@ def test_a_browser_computes_what_pytorch_does(run: Run, settings: str) -> None:
         expected = computed(trained, answer["pixels"], question)
         names = ("logits", "layers", "rollout", "relevance", "steps")
         for name, own in zip(names, expected, strict=True):
-            values = torch.tensor(flat(answer.get(name, [])))
+            values = answer.get(name, [])
+            if name == "steps":  # each has a title, shapes, words and parts [name, numbers, kind]
+                values = [part[1] for step in values for part in step[3]]
+            values = torch.tensor(flat(values))
             atol = 1e-3 * float(own.abs().max()) if len(own) else 0
             torch.testing.assert_close(values, own, rtol=1e-3, atol=atol)
     pixels = load("run").pixels(noise).permute(1, 2, 0).flatten()

@@ -15,8 +15,9 @@ const chosen = { tab: "layers", query: 0, layer: 0, head: 0, target: null, order
 const hidden = new Set(), off = new Set(), skip = new Set(); // patches, heads of all layers, layers
 const SETS = { hidden, off, skip }, ENDS = { hidden: count, off: depth * heads, skip: depth };
 // `image.plain` is the result without changes, `result` the one shown; `kept` is the patch that is
-// asked when none is pointed at (null: the telling one); `earlier` are the bytes of earlier epochs.
-let images, image, result, similar, earlier, kept = null, epoch = epochs.length - 1;
+// asked when none is pointed at (null: the telling one); `filter` are the weights of an embedding's
+// first number, and `earlier` the bytes of earlier epochs.
+let images, image, result, similar, filter, earlier, kept = null, epoch = epochs.length - 1;
 
 const code = new Blob([$("worker").textContent], { type: "text/javascript" });
 const worker = new Worker(URL.createObjectURL(code));
@@ -97,7 +98,7 @@ function drawPatches() {
     cell.ariaLabel = place(n) + (hidden.has(n) ? ", hidden" : "");
   }
   $("class-token")?.setAttribute("aria-pressed", chosen.query === CLASS_TOKEN);
-  $("restore").disabled = !isChanged();
+  $("restore").disabled = !isChanged() && chosen.target === null;
 }
 
 // The bars show all classes in their order or, of many, the most probable ones.
@@ -133,6 +134,7 @@ function draw() {
 }
 
 function drawTab() {
+  if (playing !== null && chosen.tab !== "learning") play();
   for (const tab of tabs) {
     const isShown = tab.id === `tab-${chosen.tab}`;
     tab.setAttribute("aria-selected", isShown);
@@ -177,6 +179,7 @@ function play() {
   clearInterval(playing); // does nothing if it is null
   playing = playing === null ? setInterval(() => showEpoch((epoch + 1) % epochs.length), FRAME_MS) : null;
   $("play").textContent = playing === null ? "▶ Play" : "❚❚ Pause";
+  $("then").ariaLive = playing === null ? "polite" : "off";
 }
 function showEpoch(at) {
   epoch = at;
@@ -197,6 +200,7 @@ function show(next, isNew = true) {
   paint(canvas, (...at) => pixel(image.pixels, ...at));
   $("patches").style.setProperty("--picture", `url(${canvas.toDataURL()})`);
   for (const each of thumbs) each.setAttribute("aria-pressed", each.image === image);
+  $("copy").disabled = !images.includes(image); // a link cannot hold a photo
   answer();
   return update();
 }
@@ -323,16 +327,17 @@ function listen() {
     update(isOff || switchAllOff());
   });
   on("#orders input", (_, { value }) => {
-    const orders = { "in place": null, shuffled: (chosen.order ?? 0) + 1, none: 0 };
+    const orders = { "in place": null, shuffled: chosen.order || 1, none: 0 };
     update((chosen.order = orders[value]));
   });
+  on("#again", () => update((chosen.order += 1)));
   on("#play", play);
   on("#next", () => set({ layer: (chosen.layer + 1) % depth }));
   on("#which-layer button", (layer) => set({ layer }));
   on("#which-head button", (head) => set({ head }));
   on("#overview button", (at) => toggle(off, at));
   on("#lens button", (layer) => toggle(skip, layer));
-  on("#classes button", (_, { k }) => update((chosen.target = k)));
+  on("#classes button", (_, { k }) => update((chosen.target = chosen.target === k ? null : k)));
   on("#images button", (_, thumb) => show(thumb.image));
   on("[role=tab]", (_, tab) => set({ tab: tab.getAttribute("aria-controls") }));
   for (const [at, tab] of tabs.entries())
@@ -362,7 +367,7 @@ async function check(questions) {
     const bytes = Uint8Array.from(atob(photo ?? ""), (sign) => sign.charCodeAt(0));
     const pixels = photo ? await preprocess(new Blob([bytes])) : images[index].pixels;
     const found = { ...(await ask({ pixels, ...changed })), pixels };
-    if (opened) found.steps = steps(...opened, found).map((step) => step[3].map((part) => part[1]));
+    if (opened) found.steps = steps(...opened, found);
     if (lesson >= 0) found.lesson = await LESSONS[lesson].answer(images[index]);
     answers.push(names ? Object.fromEntries(names.map((name) => [name, found[name]])) : found);
   }
@@ -382,12 +387,12 @@ async function main() {
     return button.image;
   });
   earlier = loaded.rest.subarray(images.length * each);
-  similar = loaded.similarity;
+  ({ similarity: similar, filter } = loaded);
   $(similar ? "without-positions" : "with-positions").hidden = true;
   $("main").hidden = false;
   const [, questions] = decodeURIComponent(location.hash).split("#check=");
   for (const part of [makeSteps, makeLessons, listen, listenToPatches]) part();
   await recall();
   window.onhashchange = recall;
-  await (questions ? check(JSON.parse(questions)) : nameLayer());
+  if (questions) await check(JSON.parse(questions));
 }

@@ -1,6 +1,6 @@
 // Six lessons: a question, something to do, and an answer that is computed from the page's images.
 
-const LENS = 3, CNN = 5; // the lesson that names a layer, and that with a CNN's view
+const CNN = 5; // the lesson with a CNN's view
 const surveys = {};
 
 // Compute all test images with the same changes.
@@ -22,8 +22,6 @@ function appearsIn({ lens, logits }) {
   while (layer > 0 && highest(answerAt(lens[2 * layer - 2])) === highest(logits)) layer--;
   return layer;
 }
-const appearing = (found) => upTo(depth + 1).map((layer) =>
-  found.filter((each) => appearsIn(each) === layer).length);
 // How far the logit of a class is above the others' highest where the head reads.
 function lead(lens, k) {
   const shares = answerAt(lens), others = shares.filter((_, each) => each !== k);
@@ -44,7 +42,8 @@ const isFar = (n, m) => Number(Math.max(...apart(n, m).map(Math.abs)) > 1);
 
 const LESSONS = [{
   title: "What happens without attention?",
-  todo: "Attention is now off in all layers. Choose other images: what does the model answer?",
+  todo: "This lesson switches attention off in all layers (Undo brings it back). Choose other images: " +
+    "what does the model answer?",
   state: switchAllOff,
   async answer() {
     const after = answersOf(await survey({ off: headsOf(upTo(ENDS.off)) }));
@@ -58,7 +57,8 @@ const LESSONS = [{
   },
 }, {
   title: "Does order matter?", tab: "positions",
-  todo: "The positions are now shuffled. Shuffle again, or remove them, and choose other images.",
+  todo: "This lesson shuffles the positions (Undo brings them back). Shuffle again, or remove them, and " +
+    "choose other images.",
   state: () => (chosen.order = similar ? 1 : null),
   async answer() {
     const before = answersOf(await survey()), changed = [];
@@ -84,12 +84,14 @@ const LESSONS = [{
       "at neighbors, whatever they show, and another for certain content, wherever it is.";
   },
 }, {
-  title: "Why does the class appear in layer …?",
-  todo: "Read the column down: from which layer on is the answer the last one? Switch that layer off.",
+  title: "In which layer does the class appear?",
+  todo: `Read the ${classToken ? "class token" : "mean"}'s column from top to bottom: from which layer ` +
+    "on does the answer stay the same? Switch that layer off with its button.",
   async answer(shown) {
     const found = await quick(shown), layer = appearsIn(found), k = highest(found.logits);
-    const [from, middle, to] = found.lens.slice(2 * layer - 2), counts = appearing(await survey());
-    const where = counts.flatMap((number, each) => (number ? `layer ${each} for ${number}` : []));
+    const [from, middle, to] = found.lens.slice(2 * layer - 2), every = (await survey()).map(appearsIn);
+    const where = upTo(depth + 1).filter((each) => every.includes(each)).map((each) =>
+      `layer ${each} for ${every.filter((other) => other === each).length}`);
     return (layer ? `In this image, ${classes[k]} appears in layer ${layer}; before, the lens gives ` +
       `${classes[highest(answerAt(from))]}. Its logit minus the best other one is ${lead(from, k)} ` +
       `before the layer, ${lead(middle, k)} after its attention and ${lead(to, k)} after its MLP. `
@@ -133,8 +135,8 @@ function makeLessons() {
       openLesson(chosen.lesson === number ? null : number);
   $("reply").ontoggle = answer;
   $("copy").onclick = async () => {
-    await navigator.clipboard?.writeText(location.href).catch(() => {});
-    $("copy").textContent = "Copied (it is also in the address bar)";
+    const copied = navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+    $("copy").textContent = await copied ? "Copied" : "Copy it from the address bar";
   };
 }
 
@@ -145,16 +147,13 @@ function openLesson(number, isNew = true) {
   $("copy").textContent = "Copy a link to this";
   $("lesson").hidden = number === null;
   all("#questions button").forEach((each, at) => each.setAttribute("aria-pressed", at === number));
-  if (number !== null) {
-    const { todo, tab = "layers", state } = LESSONS[number];
-    $("todo").textContent = todo;
-    if (isNew) {
-      restore();
-      state?.();
-      set({ tab });
-    }
-  }
-  if (isNew) update();
+  const { todo = "", tab = "layers", state } = LESSONS[number] ?? chosen;
+  $("todo").textContent = todo;
+  if (!isNew) return;
+  restore();
+  state?.();
+  set({ tab });
+  update();
 }
 
 // Write the answer into the open lesson, and again for another image.
@@ -164,12 +163,6 @@ async function answer() {
   text.textContent = "Computing …";
   const words = await LESSONS[lesson].answer(shown);
   if (lesson === chosen.lesson && shown === image) text.textContent = words;
-}
-
-// Name the layer in which the answer appears most often.
-async function nameLayer() {
-  const counts = appearing(await survey()), layer = highest(counts);
-  $("questions").children[LENS].textContent = LESSONS[LENS].title.replace("layer …", `layer ${layer}`);
 }
 
 // Headless browsers dump a page once it has loaded; the open frame delays that until main() is done.

@@ -304,5 +304,6 @@ self.onunhandledrejection = ({ reason }) => setTimeout(() => { throw reason; });
 self.onmessage = async ({ data }) => {
   if (data.pixels) return self.postMessage(explain(data));
   const rest = await setUp(data);
-  self.postMessage({ rest, similarity: similarity() });
+  const filter = weights.get("patch_embed.proj.weight").slice(0, 3 * model.patch ** 2);
+  self.postMessage({ rest, similarity: similarity(), filter });
 };

@@ -4,8 +4,11 @@ const fixed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
 const norm = (vector) => Math.sqrt(vector.reduce((sum, each) => sum + each ** 2, 0));
 const dot = (a, b) => a.reduce((sum, each, i) => sum + each * b[i], 0);
 
+const factor = (value) => (value < 0 ? `(${fixed(value)})` : fixed(value));
+const products = (a, b) => `${[0, 1].map((i) => `${factor(a[i])} × ${factor(b[i])}`).join(" + ")} + …`;
+
 // What an addition and a LayerNorm do to the first of the numbers, in words.
-const adding = (a, b, sum) => `Number 1: ${fixed(a[0])} + (${fixed(b[0])}) = ${fixed(sum[0])}. ` +
+const adding = (a, b, sum) => `Number 1: ${fixed(a[0])} + ${factor(b[0])} = ${fixed(sum[0])}. ` +
   `Lengths: ${fixed(norm(a), 1)} and ${fixed(norm(b), 1)} give ${fixed(norm(sum), 1)}.`;
 function normalizing(before, after) {
   const mean = average(before), deviation = Math.sqrt(average(before.map((x) => (x - mean) ** 2)));
@@ -29,15 +32,21 @@ function steps(token, layer, head, found = result) {
   const logits = row(lens[2 * layer + 2], classes.length), other = nameOf(most - classToken);
   const powers = scores.reduce((sum, each) => sum + Math.exp(each), 0), high = fixed(scores[most]);
   const [wide, active] = [at("wide", model.hidden), at("active", model.hidden)];
-  const products = [0, 1].map((i) => `${fixed(query[i])} × ${fixed(k(most)[i])}`).join(" + ");
+  const isSkipped = !shares[most], isOff = isSkipped || own.every((each) => !each);
+  const unless = (silent, words) => (silent
+    ? `This ${isSkipped ? "layer" : "head"} is switched off: it adds nothing.` : words);
+  const divided = model.temperature === 1 ? "" : ` of logits / ${fixed(model.temperature, 2)}`;
+  const isRead = layer === depth - 1 && (n < 0 || !classToken);
   return [
     n < 0 ? ["Start", "no pixels", "The class token is a learned vector.", []]
       : ["Cut out", `${patch} × ${patch} pixels × 3 colors = ${area} numbers`,
         "Row by row, first all red values, then green, then blue: each minus its color's mean in " +
         "the training images, divided by the standard deviation.",
         [["pixels, normalized", row(patches, area, n), "pixels"]]],
-    ["Embed, add the position", `${n < 0 ? width : area} → ${width}`,
-      `A linear map makes the embedding from the pixels. ${adding(embedded, position, start)}`,
+    [n < 0 ? "Add the position" : "Embed, add the position", `${n < 0 ? width : area} → ${width}`,
+      (n < 0 ? "" : "A linear map makes the embedding. Its number 1, pixel × weight: " +
+      `${products(row(patches, area, n), filter)} + bias = ${fixed(embedded[0])}. Then the position: `) +
+      adding(embedded, position, start),
       [["embedding", embedded], ["position", position], ["token", start]]],
     ["LayerNorm", `layer ${layer + 1} begins: ${width} → ${width}`,
       normalizing(at("x"), at("normed1")), [["token", at("x")], ["normalized", at("normed1")]]],
@@ -45,30 +54,32 @@ function steps(token, layer, head, found = result) {
       "Three linear maps of the normalized token. All other tokens have theirs, too.",
       [["query: looks for", query], ["key: can be found by", k(token)], ["value: gives", v(token)]]],
     ["Compare with all tokens", `query · key / √${dim}, for ${tokens} tokens`,
-      `The highest is that of ${other}: ${products} + … = ${fixed(dot(query, k(most)))}; divided by ` +
-      `√${dim}: ${high}.`, [["scores", scores, "map"]]],
+      `The highest is that of ${other}: ${products(query, k(most))} = ${fixed(dot(query, k(most)))}; ` +
+      `divided by √${dim}: ${high}.`, [["scores", scores, "map"]]],
     ["Softmax", `${tokens} shares that add up to 100 %`,
-      `For ${other}: e^${high} / ${fixed(powers)} = ${percent(shares[most])}.`,
+      unless(isOff, `For ${other}: e^${high} / ${fixed(powers)} = ${percent(shares[most])}.`),
       [["attention", shares, "map"]]],
     ["Collect the values", `Σ share × value: ${dim}`,
-      `Number 1: ${fixed(shares[most])} × ${fixed(v(most)[0])} from ${other}, plus the same for the ` +
-      `${tokens - 1} others = ${fixed(own[0])}.`, [["collected", own]]],
+      unless(isOff, `Number 1: ${fixed(shares[most])} × ${factor(v(most)[0])} from ${other}, plus the ` +
+      `same for the ${tokens - 1} others = ${fixed(own[0])}.`), [["collected", own]]],
     ["Join the heads", `${heads} × ${dim} → ${width}`,
-      "The results of all heads, one after the other, go through one linear map.",
+      unless(isSkipped, "The results of all heads, one after the other, go through one linear map."),
       [["all heads", at("attended")], ["attention adds", at("joined")]]],
     ["Add (residual)", "token + attention", adding(at("x"), at("joined"), at("middle")),
       [["token", at("middle")]]],
     ["LayerNorm and MLP", `${width} → ${model.hidden} → ${width}`,
-      `${normalizing(at("middle"), at("normed2"))} GELU lets large numbers pass and almost silences ` +
-      `negative ones: ${fixed(wide[0])} becomes ${fixed(active[0])}.`,
+      unless(isSkipped, `${normalizing(at("middle"), at("normed2"))} GELU lets large numbers pass and ` +
+      `almost silences negative ones: ${fixed(wide[0])} becomes ${fixed(active[0])}.`),
       [["normalized", at("normed2")], ["widened", wide], ["after GELU", active],
         ["MLP adds", at("narrow")]]],
     ["Add (residual)", `token + MLP: layer ${layer + 1} ends`,
       adding(at("middle"), at("narrow"), at("out")), [["token", at("out")]]],
-    [layer === depth - 1 ? "Head" : "If the head read this token now",
+    [isRead ? "Head" : "If the head read this token now",
       `LayerNorm, ${width} → ${classes.length}`, "At the end, the head reads " + (classToken
-        ? "the class token alone." : "the mean of all normalized patches: the mean of such logits."),
-      [["logits", logits, "classes"], ["softmax", probabilities(logits), "classes"]]],
+        ? "the class token alone." : "the mean of all normalized patches: the mean of such logits.") +
+      (classToken && n >= 0 ? " A patch's own last token is not read: what it shows reaches the class " +
+        "token as a value, in Collect the values. Choose Class token to see it." : ""),
+      [["logits", logits, "classes"], [`softmax${divided}`, probabilities(logits), "classes"]]],
   ];
 }
 
@@ -92,6 +103,7 @@ function drawSteps() {
   for (const name of ["layer", "head"])
     for (const [at, button] of all(`#which-${name} button`).entries())
       button.setAttribute("aria-pressed", at === chosen[name]);
+  $("next").textContent = chosen.layer < depth - 1 ? "Next layer ▶" : "Back to layer 1";
   all("#computed details").forEach((box, at) => drawStep(box, found[at]));
 }
 

@@ -117,7 +117,9 @@ function chart(svg, lines, axis, name) {
   const text = (x, y, anchor, words, kind = "") =>
     `<text x="${x}" y="${y}" text-anchor="${anchor}" class="${kind}">${words}</text>`;
   const parts = [text(30, 16, "end", name(most)), text(30, 131, "end", 0), text(124, 156, "middle", axis)];
-  for (const [x] of Object.values(lines)[0]) parts.push(text(at([x, 0])[0], 142, "middle", x));
+  let right = Infinity; // skips a number too near to the next one
+  for (const [x] of [...Object.values(lines)[0]].reverse())
+    if (right - at([x, 0])[0] >= 14) parts.push(text((right = at([x, 0])[0]), 142, "middle", x));
   const ends = Object.entries(lines).sort(([, a], [, b]) => b.at(-1)[1] - a.at(-1)[1]);
   let free = 0; // so that names do not overlap
   for (const [title, each] of ends) {
@@ -146,6 +148,7 @@ function drawPositions() {
 }
 
 function drawSimilar(id, values, query) {
+  $(id).parentNode.lastElementChild.textContent = `Cosine similarity to the position of ${nameOf(query)}`;
   glow($(id), values, "Similarity", { query, low: Math.min(...values), name: (value) => fixed(value, 2) });
 }
 
@@ -161,7 +164,7 @@ function drawLearning() {
   if (!logits) return ($("then").textContent = "Earlier epochs are stored for the test images only.");
   const right = rightOf(answersOf(shown.logits.map((row) => ({ logits: row }))));
   $("then").textContent = `This image: ${said({ logits })}. Right: ${ofAll(right)} above, and ` +
-    `${percent(shown.accuracy)} of ${shown.images} test images.`;
+    `${percent(shown.accuracy)} of ${shown.images.toLocaleString("en")} test images.`;
   drawTable("forming", (layer, head, at) => isLast ? readerMap(layer, head)
     : recorded(image.index * each + at * count).map((byte) => (byte / 255) ** 2));
   if (similar)
