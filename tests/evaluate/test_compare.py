@@ -13,8 +13,10 @@ from vit_train.evaluate.results import (
     draw_groups,
     gather_results,
     interval_cell,
-    short_table,
+    latex_cell,
+    short_rows,
     table,
+    text_table,
     time_in_steps,
 )
 from vit_train.evaluate.summaries import group_runs, read_summaries
@@ -238,14 +240,17 @@ def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
     assert group.last_epochs("train_acc") == []
 
 
-def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
+def test_runs_without_labels_are_compared_by_their_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     unlabeled = []
     for seed, loss in enumerate((0.25, 0.35)):
         result = {"loss": loss, "count": 1000}
         test, best = {"final": result, "best": result}, {"loss": loss, "epoch": 1}
         unlabeled.append(summary(0.5, seed, test=test, best_val=best))
     folder = written(tmp_path / "runs", *unlabeled)
-    shown, _ = gather_results([folder], tmp_path / "out", None)
+    gather_results([folder], tmp_path / "out", None)
+    shown = capsys.readouterr().out
     text = (tmp_path / "out/results.md").read_text(encoding="utf-8")
     assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
     assert "0.3000 ± 0.0707" in shown and "interval" not in shown + text
@@ -401,13 +406,13 @@ def test_a_difference_is_scipys() -> None:
 
 def test_the_table_on_the_terminal_ends_with_the_settings() -> None:
     groups = group_runs(PAIRS)
-    header, *rows = short_table(groups, groups[0]).splitlines()
+    header, *rows = text_table(short_rows(groups, groups[0])).splitlines()
     titles = ("runs", "test accuracy, %", "95 % interval", "difference", "settings (final weights)")
     assert re.split("  +", header) == [*titles]
     cells = ["3", "48.67 ± 4.04", "41.03 to 56.32", "-5.00 (-17.71 to +7.71)", "positions=none"]
     assert re.split("  +", rows[1]) == cells
     assert any("If an interval includes 0" in line for line in rows)
-    assert "difference" not in short_table(groups[:1], None)  # there is nothing to compare
+    assert "difference" not in short_rows(groups[:1], None)[0]  # there is nothing to compare
 
 
 def test_own_measures_are_columns(tmp_path: Path) -> None:
@@ -442,7 +447,9 @@ def test_intervals_and_sequential_tests_err_as_rarely_as_they_say() -> None:
     assert false <= 500 and covered >= 9400
 
 
-def test_tables_for_analysis_have_a_row_for_each_group_and_run(tmp_path: Path) -> None:
+def test_tables_for_analysis_have_a_row_for_each_group_and_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     named = [each | {"config": each["config"] | {"name": "=1+1"}} for each in PAIRS]
     gather_results([written(tmp_path, *named)], None, None)
     rows = csv_rows(tmp_path / "runs.csv")
@@ -459,7 +466,11 @@ def test_tables_for_analysis_have_a_row_for_each_group_and_run(tmp_path: Path) -
     assert [float(none[f"difference_{end}"]) for end in ("low", "high")] == pytest.approx(ends)
     tex = (tmp_path / "results.tex").read_text(encoding="utf-8").splitlines()
     assert tex[0] == r"\begin{tabular}{lllll}" and tex[-2:] == [r"\bottomrule", r"\end{tabular}"]
-    assert r"3 & 48.67 $\pm$ 4.04 & 41.03 to 56.32 & -5.00 (-17.71 to +7.71) & =1+1: " in tex[5]
+    numbers = r"3 & 48.67 $\pm$ 4.04 & 41.03 to 56.32 & $-$5.00 ($-$17.71 to +7.71)"
+    assert tex[5].startswith(rf"{numbers} & =1+1: ")
     assert r"positions=rotary\_2d" in tex[6]
-    shown, _ = gather_results([tmp_path], None, "name==1+1,positions=none")
+    cells = {"lr=1e-3, cifar-10, -2": "lr=1e-3, cifar-10, $-$2", "<a|b>": "$<$a$|$b$>$"}
+    assert list(map(latex_cell, cells)) == list(cells.values())
+    assert gather_results([tmp_path], None, "name==1+1,positions=none") == tmp_path
+    shown = capsys.readouterr().out
     assert re.search(r"\n3 .+ baseline .+=1\+1: positions=none\n", shown)

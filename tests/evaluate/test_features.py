@@ -1,5 +1,6 @@
 """Features of images, and what nearest neighbors and a linear classifier make of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.config.model import CnnConfig
 from vit_train.config.tools import EvalDataConfig
+from vit_train.data.dataset import ImageSet
 from vit_train.data.splits import sample
-from vit_train.evaluate.features import DECAYS, linear_logits, neighbor_votes
+from vit_train.evaluate.features import DECAYS, linear_logits, neighbor_votes, probed
 from vit_train.loop.metrics import wilson_interval
 from vit_train.model.build import build
 from vit_train.model.features import Features
@@ -70,6 +72,7 @@ def test_features_are_what_the_head_reads_whatever_the_images_come_as(
     ):
         with pytest.raises(ValueError, match=words):
             trained.features(image)
+    assert trained.features([]).shape == (0, 16)
     with pytest.raises(ValueError, match="layer=3: the model has layers 1 to 2"):
         trained.features(path, layer=3)
 
@@ -86,20 +89,22 @@ def test_an_autoencoder_is_probed_while_it_trains_and_when_it_is_evaluated(
     run: Run, small_run: SmallRun
 ) -> None:
     small_run("reconstruct")
-    run.says("probe, knn: ", "vit-eval", "ckpt=run", "probe=true")
-    run.says("train_features (180, 16)", "vit-features", "ckpt=run")
+    probed = run.says("probe, knn: ", "vit-eval", "ckpt=run", "probe=true")
+    written = run.says("train_features (180, 16)", "vit-features", "ckpt=run")
+    assert "trained on these images" not in probed.said + written.said
+    splits = ("train", "val", "test")
     (results,) = Path("run").glob("eval-test-*/results.json")
     assert "What its features know" in results.with_name("report.html").read_text(encoding="utf-8")
+    assert set(np.load("features.npz")) == {
+        "classes",
+        *(f"{split}_{kind}" for split in splits for kind in ("features", "labels", "names")),
+    }
     arrays = {
         name: torch.from_numpy(each)
         for name, each in np.load("features.npz").items()
         if each.dtype.kind != "U"
     }
-    parts = [
-        arrays[f"{split}_{kind}"]
-        for split in ("train", "val", "test")
-        for kind in ("features", "labels")
-    ]
+    parts = [arrays[f"{split}_{kind}"] for split in splits for kind in ("features", "labels")]
     probe = read_json(results)["probe"]
     for name, found in (
         ("knn", neighbor_votes(parts[0], parts[1], parts[4], 10)),
@@ -113,7 +118,7 @@ def test_an_autoencoder_is_probed_while_it_trains_and_when_it_is_evaluated(
     last = vit_train.load("run/checkpoints/last.safetensors")
     encoder = encoder_of(last.model)
     assert encoder is not None
-    (train, val, _), _ = evaluated_images(EvalDataConfig(), "train", last.meta)
+    (train, val, *_), _ = evaluated_images(EvalDataConfig(), "train", last.meta)
     train = sample(train, FEWEST)
     tokens = encoder.encode_visible(last.normalize(train.images), torch.arange(64).repeat(100, 1))
     features = last.features(train.images)
@@ -122,6 +127,17 @@ def test_an_autoencoder_is_probed_while_it_trains_and_when_it_is_evaluated(
     votes = neighbor_votes(features, train.labels, last.features(val.images), 10)
     right = (votes.argmax(1) == val.labels).double().mean()
     assert float(csv_rows("run/metrics.csv")[-1]["val_knn_acc"]) == pytest.approx(float(right))
+
+
+def test_a_probe_is_fitted_to_images_with_a_weight_and_one_of_several_classes() -> None:
+    images = torch.zeros(3, 3, 2, 2, dtype=torch.uint8)
+    weighted = ImageSet(images, torch.tensor([0, 1, 2]), weights=torch.tensor([1.0, 0.5, 0]))
+    assert probed(weighted).labels.tolist() == [0, 1]
+    weighted = replace(weighted, labels=torch.tensor([0, 0, 1]))
+    tagged = ImageSet(images, torch.eye(3))
+    for unfit in (None, weighted, tagged, tagged.subset(torch.zeros(0, dtype=torch.int64))):
+        with pytest.raises(ValueError, match="at least two classes, each with one class"):
+            probed(unfit)
 
 
 def test_features_of_own_photos_have_their_names(run: Run, small_run: SmallRun) -> None:
@@ -133,6 +149,9 @@ def test_features_of_own_photos_have_their_names(run: Run, small_run: SmallRun) 
     expected = vit_train.load("run").features(["photos/a.png", "photos/b.png"])
     np.testing.assert_allclose(found["features"], expected, atol=1e-5)
     run.fails("must end in .npz", "vit-features", "ckpt=run", "out=features.csv")
+    run.fails("has layers 1 to 2", "vit-features", "ckpt=run", "layer=3", "images=nowhere")
+    words = "data.train_subset cannot be set here: it comes from the run"
+    run.fails(words, "vit-features", "ckpt=run", "data.train_subset=9")
     run.fails("choose split=test or val", "vit-eval", "ckpt=run", "probe=true", "split=train")
     Path("photos/broken.png").write_bytes(b"not an image")
     words = "cannot read photos/broken.png: "

@@ -166,6 +166,8 @@ def no_such_setting(asked: str, kind: type) -> str:
     known = declared(kind)
     near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else similar(name, known)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
+    if having and asked not in known:
+        return f"the setting {asked} cannot be set here: it comes from the run"
     if having:
         only = f"{group}={' or '.join(having)}{hint if name in OTHER_NAMES else ''}"
         return f"the setting {asked} exists only with {only}"

@@ -215,7 +215,7 @@ Existing files with these names are replaced.""",
         arguments = parser.parse_args()
         from vit_train.evaluate.results import gather_results
 
-        _, out = gather_results(arguments.runs, arguments.out, arguments.baseline)
+        out = gather_results(arguments.runs, arguments.out, arguments.baseline)
         tables = "results.csv, results.tex, runs.csv"
         curves = ", curves.png" if (out / "curves.png").exists() else ""
         print(printable(f"written to {out}/: results.md, {tables}{curves}"), file=sys.stderr)

@@ -151,6 +151,10 @@ class ImageSet:
         rows = index.cpu().numpy()
         return ImageSet(**{key: select(each, rows) for key, each in self.columns.items()})
 
+    def with_weight(self) -> "ImageSet":
+        """Return the images whose weight in the loss is not 0; without weights, all images."""
+        return self if self.weights is None else self.subset(self.weights.nonzero().squeeze(1))
+
     def units(self) -> tuple[Tensor, Tensor]:
         """Return the units that may not be split: the groups or, without groups, single images.
 

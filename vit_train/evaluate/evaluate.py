@@ -22,7 +22,7 @@ from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.data.files import files_at
 from vit_train.data.splits import sample
-from vit_train.evaluate.features import probe
+from vit_train.evaluate.features import probe, probed
 from vit_train.evaluate.measuring import (
     averaged,
     foreign,
@@ -102,7 +102,10 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     asked = config.precision
     precision = trained.in_precision(asked) if asked else trained.precision
     files = files_at(config.foreign, "foreign") if config.foreign else []
-    (images, val, caveat), data = evaluated_images(config.data, config.split, meta)
+    (images, val, caveat, train), data = evaluated_images(
+        config.data, config.split, meta, with_train=config.probe
+    )
+    fitted = probed(train) if config.probe else None
     measured = partial(measure, trained, precision=precision, batch_size=config.batch_size)
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
@@ -121,7 +124,8 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     if validation is not None and asked is None:
         save_calibration(meta, content)
     content["caveat"] = caveat
-    content |= {"probe": probe(trained, config, images, val)} if config.probe else {}
+    if fitted is not None:
+        content["probe"] = probe(trained, fitted, val, images, data)
     if config.tta == "flip":
         mirrored = measured(images, mirrored=True)
         content["tta_flip"] = result_dict(averaged(result.predictions, mirrored.predictions))

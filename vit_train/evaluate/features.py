@@ -1,5 +1,6 @@
 """`vit-features`, and how well features tell classes apart: nearest neighbors, a linear probe."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.writing import replacing
-from vit_train.config.tools import EvalConfig, FeaturesConfig
+from vit_train.config.data import DataConfig
+from vit_train.config.tools import FeaturesConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.data.files import image_files
 from vit_train.data.splits import hold_out
 from vit_train.evaluate.summaries import Json
 from vit_train.loop.metrics import Classification, Predictions
+from vit_train.model.features import Features
 from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained
@@ -32,53 +35,55 @@ DECAYS = [10.0**-power for power in range(1, 6)]
 def write_features(config: FeaturesConfig) -> None:
     """Write the features of the run's images, or of `config.images`, to the file `config.out`."""
     trained = load_on(config.ckpt, config.device, config.weights, config.data.image_size)
-    found = features_of_files if config.images is not None else features_of_splits
-    arrays = found(trained, config)
+    Features(trained.model, config.layer, config.tokens)  # may fail, which is best before reading
+    features = partial(trained.features, layer=config.layer, tokens=config.tokens)
+    if config.images is not None:
+        paths = image_files(config.images)
+        arrays = {"features": features(paths).numpy(), "names": np.array([*map(str, paths)])}
+    else:
+        arrays = {"classes": np.array(trained.meta.classes)}
+        found, data = evaluated_images(config.data, "test", trained.meta, with_train=True)
+        val = found.val if data.val == "split" else None
+        for split, images in (("train", found.train), ("val", val), ("test", found.images)):
+            if images is not None:
+                arrays[f"{split}_features"] = features(images.images).numpy()
+                arrays[f"{split}_labels"] = images.labels.numpy()
+                arrays[f"{split}_names"] = images.all_names.astype(str)
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     shapes = (f"{name} {each.shape}" for name, each in arrays.items())
     logger.info(f"written to {out}: {', '.join(shapes)}")
 
 
-def features_of_splits(trained: Trained, config: FeaturesConfig) -> dict[str, np.ndarray]:
-    """Return the features, labels and names of each split's images, and the classes' names."""
-    (train, val, _), data = evaluated_images(config.data, "train", trained.meta)
-    (test, *_), _ = evaluated_images(config.data, "test", trained.meta)
-    splits = {"train": train, "val": val if data.val == "split" else None, "test": test}
-    arrays = {"classes": np.array(trained.meta.classes)}
-    for split, images in splits.items():
-        if images is not None:
-            found = trained.features(images.images, config.layer, config.tokens)
-            arrays[f"{split}_features"] = found.numpy()
-            arrays[f"{split}_labels"] = images.labels.numpy()
-            arrays[f"{split}_names"] = images.all_names.astype(str)
-    return arrays
+def probed(train: ImageSet | None) -> ImageSet:
+    """Return the training images that a probe is fitted to: those whose weight is not 0.
+
+    Raise ValueError for images with tags, and if there are fewer than two classes.
+    """
+    fitted = train and train.with_weight()
+    if not fitted or fitted.has_tags or len(fitted.labels.unique()) < 2:
+        raise ValueError(
+            "probe=true needs training images of at least two classes, each with one class"
+        )
+    return fitted
 
 
-def features_of_files(trained: Trained, config: FeaturesConfig) -> dict[str, np.ndarray]:
-    """Return the features and the names of image files; raise ValueError if one is unreadable."""
-    paths = image_files(config.images)
-    found = trained.features(paths, config.layer, config.tokens)
-    return {"features": found.numpy(), "names": np.array([*map(str, paths)])}
-
-
-def probe(trained: Trained, config: EvalConfig, images: ImageSet, val: ImageSet | None) -> Json:
+def probe(
+    trained: Trained, train: ImageSet, val: ImageSet | None, images: ImageSet, data: DataConfig
+) -> Json:
     """Return the accuracies of k-nearest neighbors and of a linear classifier, with intervals.
 
-    Both are fitted to the features of the training images and tested on `images`. The linear
-    classifier's weight decay is chosen on the images `val` or, without them, on some of the
-    training images, which are then left out of the fit. Raise ValueError for images with tags.
+    Both are fitted to the features of the images `train` and tested on `images`. The linear
+    classifier's weight decay is chosen on the images `val` or, without them, on some of `train`,
+    which are then left out of the fit.
     """
-    if images.has_tags:
-        raise ValueError("probe=true needs images with one class each, not with tags")
     logger.info("probe: fitting to the features of the training images")
-    (train, *_), data = evaluated_images(config.data, "train", trained.meta)
     if val is None:
         train, val = hold_out(train, "val_fraction", data)
     fitted, chosen, tested = (trained.features(each.images) for each in (train, val, images))
-    classes = max(len(trained.meta.classes), 1 + int(images.labels.max()))
+    classes = 1 + int(torch.cat((train.labels, images.labels)).max())
     votes = neighbor_votes(fitted, train.labels, tested, classes)
     logits, decay = linear_logits(fitted, train.labels, chosen, val.labels, tested, classes)
     found: Json = {"training_images": len(train), "decay": decay}
@@ -115,25 +120,24 @@ def linear_logits(
     """
     mean = train.mean(0)
     std = train.std(0).clamp(min=1e-6)
-
-    def inputs(features: Tensor) -> Tensor:
-        return F.pad((features - mean) / std, (0, 1), value=1.0).double()  # 1, for the bias
-
+    fitted, chosen, inputs = (
+        F.pad((features - mean) / std, (0, 1), value=1.0).double()  # 1, for the bias
+        for features in (train, val, tested)
+    )
     weights = torch.zeros(train.shape[1] + 1, classes, dtype=torch.float64)
     fits = []
     for decay in DECAYS:
-        weights = fit_linear(inputs(train), labels, weights, decay)
-        correct = (inputs(val) @ weights).argmax(1) == val_labels
+        weights = fit_linear(fitted, labels, weights, decay)
+        correct = (chosen @ weights).argmax(1) == val_labels
         fits.append((int(correct.sum()), decay, weights))
     _, decay, weights = max(fits, key=lambda fit: fit[0])  # the first of equals
-    return inputs(tested) @ weights, decay
+    return inputs @ weights, decay
 
 
 def fit_linear(inputs: Tensor, labels: Tensor, start: Tensor, decay: float) -> Tensor:
     """Return the weights (D+1,K) with the least cross-entropy plus decay / 2 · their squared sum.
 
-    The last row, the biases, does not decay. L-BFGS finds the optimum, which is unique, from the
-    weights `start`.
+    The last row, the biases, does not decay. L-BFGS starts from the weights `start`.
     """
     weights = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(

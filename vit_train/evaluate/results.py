@@ -1,8 +1,10 @@
 """`vit-results`: the summaries of many runs as tables and curves."""
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -27,23 +29,21 @@ from vit_train.loop.metrics import Classification, interval_of_mean, is_uneven
 from vit_train.loop.tagging import Tagging
 
 
-def gather_results(
-    paths: Sequence[Path], out: Path | None, baseline: str | None
-) -> tuple[str, Path]:
+def gather_results(paths: Sequence[Path], out: Path | None, baseline: str | None) -> Path:
     """Print a table of the runs, and write all tables and curves.png into a folder.
 
     There are curves if every run has a metrics.csv. The folder is `out`, by default the result of
     `folder_beside`. Groups are compared with the group that has the settings `baseline`, by default
-    with the first group. Return the table and the folder; raise OSError if files cannot be written.
+    with the first group. Return the folder; raise OSError if files cannot be written.
     """
     groups = read_groups(paths)
     first = find_baseline(groups, baseline) if len(groups) > 1 or baseline else None
     out = out or folder_beside(paths)
-    shown = short_table(groups, first)
-    print(shown)  # first, because the folder may be read-only
+    short = short_rows(groups, first)
+    print(text_table(short))  # first, because the folder may be read-only
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", f"{table(groups, first)}\n")
-    write_text(out / "results.tex", latex_table(short_rows(groups, first)))
+    write_text(out / "results.tex", latex_table(short))
     for name, rows in (("results", group_rows(groups, first)), ("runs", run_rows(groups))):
         csv = csv_text([rows[0], *(row.values() for row in rows)])
         write_text(out / f"{name}.csv", printable(csv, "\r\n"))
@@ -51,7 +51,7 @@ def gather_results(
         save(draw_groups(groups), out / "curves.png")
     else:
         (out / "curves.png").unlink(missing_ok=True)  # an earlier one may belong to other runs
-    return shown, out
+    return out
 
 
 def read_groups(paths: Sequence[Path]) -> list[Group]:
@@ -109,6 +109,8 @@ class Measure:
         return self.text([run["test"]["final"][self.name] for run in group.runs])
 
 
+INTERVAL = "95 % interval"
+DIFFERENCE = "difference (95 % interval)"
 NUMBER = Measure("", "", "", 1, 4)
 ACCURACY = Measure("acc", "accuracy, %", "{} accuracy, {} (%)", 100, 2)
 MAP = Measure("map", "mAP, %", "{} mean average precision, {} (%)", 100, 2)
@@ -139,14 +141,14 @@ def interval(group: Group) -> Sequence[float] | None:
     folds: folds share most of their training images, so an interval from their standard deviation
     would be too narrow.
     """
-    found: Sequence[float] | None = None
     accuracies = group.values("test", "final", "acc")
     if len(group.runs) == 1:
         final = group.runs[0]["test"]["final"]
-        found = final.get("map_interval_95", final.get("acc_interval_95"))
-    elif accuracies and not group.folds:
-        found = interval_of_mean(accuracies, int(min(group.values("test", "final", "count"))))
-    return found
+        found: Sequence[float] | None = final.get("map_interval_95", final.get("acc_interval_95"))
+        return found
+    if group.folds or not accuracies:
+        return None
+    return interval_of_mean(accuracies, int(min(group.values("test", "final", "count"))))
 
 
 def interval_cell(group: Group) -> str:
@@ -154,30 +156,29 @@ def interval_cell(group: Group) -> str:
     return f"{100 * found[0]:.2f} to {100 * found[1]:.2f}" if found else ""
 
 
-def difference_cell(group: Group, baseline: Group | None, measure: Measure) -> str:
-    """Return the mean difference to the baseline and its interval, or why there is none.
+def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[str, Sequence[float]]:
+    """Return why there is no difference to the baseline, or ""; and the mean difference if any.
 
-    Without a baseline, return "". For folds of cross-validation, the difference has no interval,
-    for the reason given in `interval`.
+    The ends of its 95 % interval follow, except for folds of cross-validation, for the reason given
+    in `interval`.
     """
-    if baseline is None:
-        return ""
-    if group is baseline:
-        return "baseline"
+    if baseline is None or group is baseline:
+        return "baseline" if baseline else "", ()
     found = difference(group, baseline, "test", "final", measure.name)
-    if found is None:
-        return "other test images"
-    if not found.values:
-        return "no seed in common"
-    number = f"{{:+.{measure.digits}f}}".format
-    text = number(measure.scale * mean(found.values))
-    if found.interval is None or group.folds:
-        return text
-    low, high = (number(measure.scale * end) for end in found.interval)
-    return f"{text} ({low} to {high})"
+    if found is None or not found.values:
+        return "other test images" if found is None else "no seed in common", ()
+    ends = None if group.folds else found.interval
+    return "", (mean(found.values), *(ends or ()))
 
 
-DIFFERENCES = """\
+def difference_cell(group: Group, baseline: Group | None, measure: Measure) -> str:
+    """Format what `compared` returns."""
+    reason, found = compared(group, baseline, measure)
+    number, *ends = [f"{measure.scale * each:+.{measure.digits}f}" for each in found] or [reason]
+    return f"{number} ({' to '.join(ends)})" if ends else number
+
+
+NOTE = """\
 Differences are paired by seed. If an interval includes 0, the difference may
 be due to chance."""
 
@@ -188,28 +189,22 @@ def short_rows(groups: Sequence[Group], baseline: Group | None) -> list[tuple[st
     Columns without values are left out. The titles come last, because they may be long.
     """
     measure = common_measure(groups)
-    rows = [
-        ("runs", f"test {measure.short}", "95 % interval", "difference", "settings (final weights)")
-    ]
-    for group in groups:
-        cells = (
-            str(len(group.runs)),
-            measure.final(group),
-            interval_cell(group),
-            difference_cell(group, baseline, measure),
-        )
-        rows.append((*cells, printable(group.title)))
-    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return list(zip(*filled, strict=True))
+    titles = {
+        "runs": "runs",
+        measure.column.format("test", "final weights"): f"test {measure.short}",
+        INTERVAL: INTERVAL,
+        DIFFERENCE: "difference",
+        "title": "settings (final weights)",
+    }
+    return filled(cells(groups, baseline), titles)
 
 
-def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
-    """Return the `short_rows` as a table for a terminal."""
-    rows = short_rows(groups, baseline)
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return `short_rows` as a table for a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    lines = ["  ".join([*map(str.ljust, cells, widths), title]) for *cells, title in rows]
+    lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in rows]
     if any("(" in row[-2] for row in rows):
-        lines += ["", DIFFERENCES]
+        lines += ["", NOTE]
     return "\n".join(lines)
 
 
@@ -217,6 +212,7 @@ def short_table(groups: Sequence[Group], baseline: Group | None) -> str:
 LATEX = str.maketrans(
     {
         **{each: f"\\{each}" for each in "&%$#_{}"},
+        **{each: f"${each}$" for each in "<>|"},
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
@@ -228,7 +224,7 @@ LATEX = str.maketrans(
 
 def latex_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows, of which the first is a header, as a LaTeX table; it needs booktabs."""
-    header, *lines = (" & ".join(cell.translate(LATEX) for cell in row) for row in rows)
+    header, *lines = (" & ".join(map(latex_cell, row)) for row in rows)
     body = " \\\\\n".join(lines)
     columns = "l" * len(rows[0])
     return f"""\
@@ -240,6 +236,11 @@ def latex_table(rows: Sequence[Sequence[str]]) -> str:
 \\bottomrule
 \\end{{tabular}}
 """
+
+
+def latex_cell(text: str) -> str:
+    """Return text for LaTeX, with a minus in front of negative numbers."""
+    return re.sub(r"(?<![\w.+-])-(?=\d)", "$-$", text.translate(LATEX))
 
 
 def setting_keys(groups: Sequence[Group]) -> list[str]:
@@ -258,69 +259,88 @@ def own_measures(groups: Sequence[Group]) -> list[str]:
 def group_rows(groups: Sequence[Group], baseline: Group | None) -> list[Json]:
     """Return the rows of results.csv by column: each group's settings and results, not rounded.
 
-    Differences are as in `difference_cell`. Cells without a value are None.
+    Differences are as in `compared`. Cells without a value are None.
     """
     measure = common_measure(groups)
     keys = setting_keys(groups)
-    rows = []
-    for group in groups:
-        row: Json = {
+    own = own_measures(groups)
+    return [
+        {
             "name": each_once(group.values("config", "name")),
             **{key: group.settings.get(key, "") for key in keys},
             "runs": len(group.runs),
-            **spread("test_final", group.values("test", "final", measure.name)),
-            **ends("test_final", interval(group)),
+            **spread(["test_final"], [group.values("test", "final", measure.name)]),
+            **named("test_final_low test_final_high", interval(group)),
+            **named(
+                "difference difference_low difference_high", compared(group, baseline, measure)[1]
+            ),
+            **spread(own, [group.values("test", "final", name) for name in own]),
+            "images_seen": mean(group.values("images_seen")),
+            "seconds": mean(group.values("seconds")),
         }
-        found = baseline and difference(group, baseline, "test", "final", measure.name)
-        values = found.values if found and group is not baseline else []
-        row["difference"] = mean(values) if values else None
-        row |= ends("difference", found.interval if found and values and not group.folds else None)
-        for name in own_measures(groups):
-            row |= spread(name, group.values("test", "final", name))
-        for name in ("images_seen", "seconds"):
-            row[name] = mean(group.values(name))
-        rows.append(row)
-    return rows
+        for group in groups
+    ]
 
 
-def spread(name: str, values: Sequence[float]) -> Json:
-    """Return the mean and the standard deviation of values, for columns called after `name`."""
+def spread(names: Sequence[str], values: Sequence[Sequence[float]]) -> Json:
+    """Return the mean and standard deviation of each measure's values, by column."""
     return {
-        f"{name}_mean": mean(values) if values else None,
-        f"{name}_std": stdev(values) if len(values) > 1 else None,
+        f"{name}_{kind}": function(each) if len(each) >= least else None
+        for name, each in zip(names, values, strict=True)
+        for kind, function, least in (("mean", mean, 1), ("std", stdev, 2))
     }
 
 
-def ends(name: str, interval: Sequence[float] | None) -> Json:
-    """Return the ends of a 95 % interval, for columns called after `name`."""
-    low, high = interval or (None, None)
-    return {f"{name}_low": low, f"{name}_high": high}
+def named(columns: str, values: Sequence[float] | None) -> Json:
+    """Return the values by column; None for columns without a value."""
+    return dict(zip_longest(columns.split(), values or ()))
 
 
 def run_rows(groups: Sequence[Group]) -> list[Json]:
     """Return the rows of runs.csv by column: the settings and results of each run."""
     measure = common_measure(groups)
     keys = setting_keys(groups)
-    rows = []
-    for group in groups:
-        for run in group.runs:
-            seed, fold = seed_and_fold(run)
-            rows.append(
-                {
-                    "name": value_at(run, "config", "name"),
-                    "notes": value_at(run, "config", "notes"),
-                    **{key: group.settings.get(key, "") for key in keys},
-                    "seed": seed,
-                    "data.cv_fold": fold,
-                    "test_final": run["test"]["final"].get(measure.name),
-                    "test_best": value_at(run, "test", "best", measure.name),
-                    "best_val": value_at(run, "best_val", measure.name),
-                    "images_seen": run.get("images_seen"),
-                    "seconds": run.get("seconds"),
-                    "summary": run["file"],
-                }
-            )
-    return rows
+    return [
+        {
+            "name": value_at(run, "config", "name"),
+            "notes": value_at(run, "config", "notes"),
+            **{key: group.settings.get(key, "") for key in keys},
+            **dict(zip(("seed", "data.cv_fold"), seed_and_fold(run), strict=True)),
+            "test_final": run["test"]["final"].get(measure.name),
+            "test_best": value_at(run, "test", "best", measure.name),
+            "best_val": value_at(run, "best_val", measure.name),
+            "images_seen": run.get("images_seen"),
+            "seconds": run.get("seconds"),
+            "summary": run["file"],
+        }
+        for group in groups
+        for run in group.runs
+    ]
+
+
+def cells(groups: Sequence[Group], baseline: Group | None) -> list[dict[str, str]]:
+    """Return each group's cells: its number of runs, settings by key, `columns`, and title."""
+    measure = common_measure(groups)
+    keys = setting_keys(groups)
+    own = own_measures(groups)
+    return [
+        {
+            "runs": str(len(group.runs)),
+            **{key: short_value(group.settings.get(key, "")) for key in keys},
+            **columns(group, baseline, measure, own),
+            "title": printable(group.title),
+        }
+        for group in groups
+    ]
+
+
+def filled(rows: Sequence[Mapping[str, str]], titles: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Return a header and the rows' cells; `titles` maps their keys to the columns' titles.
+
+    Columns without values are left out.
+    """
+    found = [(title, *(row[key] for row in rows)) for key, title in titles.items()]
+    return list(zip(*(column for column in found if any(column[1:])), strict=True))
 
 
 def table(groups: Sequence[Group], baseline: Group | None) -> str:
@@ -328,20 +348,12 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
 
     Columns without values are left out. If a group lacks a setting, its cell is empty.
     """
-    measure = common_measure(groups)
-    keys = setting_keys(groups)
-    own = own_measures(groups)
-    found = [columns(group, baseline, measure, own) for group in groups]
-    titles = [*map(short_name, keys), *found[0]]
-    rows = [
-        [*(short_value(group.settings.get(key, "")) for key in keys), *cells.values()]
-        for group, cells in zip(groups, found, strict=True)
-    ]
-    filled = [column for column in zip(titles, *rows, strict=True) if any(column[1:])]
-    (header, *lines) = [
-        f"| {' | '.join(map(markdown_cell, line))} |" for line in zip(*filled, strict=True)
-    ]
-    return "\n".join([header, "| --- " * len(filled) + "|", *lines])
+    rows = cells(groups, baseline)
+    short = {key: short_name(key) for key in setting_keys(groups)}
+    titles = {key: short.get(key, key) for key in rows[0] if key not in ("runs", "title")}
+    found = filled(rows, titles)
+    header, *lines = (f"| {' | '.join(map(markdown_cell, row))} |" for row in found)
+    return "\n".join([header, "| --- " * len(found[0]) + "|", *lines])
 
 
 def columns(
@@ -359,13 +371,13 @@ def columns(
     title = measure.column.format
     return {
         **{key: each_once(group.values("config", key)) for key in ("name", "notes")},
-        "precision": "" if "precision" in group.settings or precision == "fp32" else precision,
+        "precision": precision if "precision" in group.settings or precision != "fp32" else "",
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
         title("test", "final weights"): measure.final(group),
-        "95 % interval": interval_cell(group),
-        "difference (95 % interval)": difference_cell(group, baseline, measure),
+        INTERVAL: interval_cell(group),
+        DIFFERENCE: difference_cell(group, baseline, measure),
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): best_val,
         title("validation", "last epoch, mean of folds"): measure.text(last_val),
@@ -412,13 +424,11 @@ def seconds_in_steps(group: Group) -> list[float]:
 
 def time_in_steps(curve: Curve) -> float:
     """Return the seconds spent in training steps, from the images and speeds in a metrics.csv."""
-    seconds = 0.0
-    seen = 0.0
-    for row in curve:
-        if row["images_per_s"] > 0:
-            seconds += (row["images_seen"] - seen) / row["images_per_s"]
-        seen = row["images_seen"]
-    return seconds
+    return sum(
+        (row["images_seen"] - before["images_seen"]) / row["images_per_s"]
+        for before, row in pairwise([{"images_seen": 0.0}, *curve])
+        if row["images_per_s"] > 0
+    )
 
 
 def minutes(seconds: Sequence[float]) -> str:

@@ -31,8 +31,8 @@ class Features(nn.Module):
         config = encoder.config
         if tokens == "class" and not config.has_class_token:
             raise ValueError(f"tokens=class: model.head={config.head} has no class token")
-        is_read = config.has_class_token and encoder_of(model) is model
-        self.of_class = tokens == "class" or (tokens == "auto" and is_read)
+        of_head = config.has_class_token and encoder_of(model) is model
+        self.of_class = of_head if tokens == "auto" else tokens == "class"
         last = layer_index(layer, config.depth, "model")
         if last < config.depth - 1:
             del encoder.blocks[last + 1 :]

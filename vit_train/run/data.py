@@ -98,15 +98,15 @@ def training_images(images: ImageSet, unlabeled: Tensor | None, task: Task) -> I
         return images.with_others(ImageSet(unlabeled, torch.full((len(unlabeled),), -1)))
     if images.weights is None:
         return images
-    kept = images.weights.nonzero().squeeze(1)
+    kept = images.with_weight()
     if not len(kept):
         raise ValueError("all training images have weight 0: change the column weight of the table")
-    low, high = images.weights[kept].aminmax()
+    low, high = images.weights[images.weights > 0].aminmax()
     logger.info(
         f"column weight: {counted(len(kept), 'training image')} with weights from {low:g} to "
         f"{high:g}, {len(images) - len(kept):,} left out with weight 0"
     )
-    return images.subset(kept)
+    return kept
 
 
 def seen_by(

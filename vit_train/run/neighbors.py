@@ -12,7 +12,8 @@ from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.features import Features
 from vit_train.run.start import Run
 
-# Of the training images, one in EVERY is compared with as many validation images; at least FEWEST.
+# Of the labeled training images, one in EVERY, and at least FEWEST, are compared with as many
+# validation images.
 EVERY = 40
 FEWEST = 100
 
@@ -20,22 +21,21 @@ FEWEST = 100
 class Neighbors(Callback):
     """Adds `knn_acc` to the validation: the accuracy of k-nearest neighbors.
 
-    They are fitted to a few training images, and tested on a few of the validation images `val`.
+    They are fitted to a few of the images `train`, and tested on a few of the images `val`.
     """
 
-    def __init__(self, run: Run, val: ImageSet) -> None:
+    def __init__(self, run: Run, train: ImageSet, val: ImageSet) -> None:
         self.run = run
-        count = max(FEWEST, len(run.data.train) // EVERY)
-        self.train = sample(run.data.splits.train, count)
+        count = max(FEWEST, len(train) // EVERY)
+        self.train = sample(train, count)
         self.val = sample(val, count)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         assert val is not None
         model = Features(trainer.eval_model)
         train, own = (self.features(model, each, trainer) for each in (self.train, self.val))
-        classes = len(self.run.data.facts.classes)
-        predicted = neighbor_votes(train, self.train.labels, own, classes).argmax(1)
-        val.more["knn_acc"] = (predicted == self.val.labels).double().mean().item()
+        votes = neighbor_votes(train, self.train.labels, own, len(self.run.data.facts.classes))
+        val.more["knn_acc"] = (votes.argmax(1) == self.val.labels).double().mean().item()
 
     def features(self, model: Features, images: ImageSet, trainer: Trainer) -> Tensor:
         """Return the features (N,D) of images, float32 on the CPU."""
@@ -48,6 +48,7 @@ class Neighbors(Callback):
 
 def neighbors_of(run: Run) -> list[Callback]:
     """Return the callback, if the run's images have classes and some of them are validated on."""
+    train = run.data.splits.train.with_weight()
     val = run.data.splits.val
-    has_classes = len(run.data.facts.classes) > 1 and not run.data.splits.train.has_tags
-    return [Neighbors(run, val)] if has_classes and val is not None else []
+    has_classes = len(run.data.facts.classes) > 1 and not train.has_tags
+    return [Neighbors(run, train, val)] if train and has_classes and val is not None else []

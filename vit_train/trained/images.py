@@ -23,7 +23,14 @@ from vit_train.config.fields import as_setting, chosen
 from vit_train.config.run import preset_urls
 from vit_train.config.tools import EvalDataConfig
 from vit_train.config.training import BEST
-from vit_train.data.dataset import Dataset, ImageSet, are_among, load_dataset, without
+from vit_train.data.dataset import (
+    Dataset,
+    ImageSet,
+    are_among,
+    image_keys,
+    load_dataset,
+    without,
+)
 from vit_train.data.files import SplitFiles, by_split, listed_name
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
@@ -40,6 +47,8 @@ class EvalImages(NamedTuple):
     val: ImageSet | None = None
     # A note on an advantage of the model on these images, or on images left out; "" for none.
     caveat: str = ""
+    # The training images of the same source, without `images` for a test.
+    train: ImageSet | None = None
 
 
 GROUPED = (
@@ -49,12 +58,16 @@ GROUPED = (
 
 
 def evaluated_images(
-    given: EvalDataConfig, split: str, meta: Meta, count: int | None = None
+    given: EvalDataConfig,
+    split: str,
+    meta: Meta,
+    count: int | None = None,
+    with_train: bool = False,
 ) -> tuple[EvalImages, DataConfig]:
     """Return the images of a split, and the data settings that they were loaded with.
 
-    With `count`, return a stratified sample of this many images. Raise ValueError if the classes of
-    the images are not the model's classes.
+    With `count`, return a stratified sample of this many images; with `with_train`, also return
+    training images. Raise ValueError if the classes of the images are not the model's classes.
     """
     config = configured(given, meta)
     trained = meta.config.data
@@ -63,10 +76,16 @@ def evaluated_images(
     else:  # image keys depend on the size, so first read the images at the run's own size
         own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
         at_own = replace(config, image_size=own_size)
-        own = listed_images(at_own, given, split, meta, count)
-        found = own or folder_images(at_own, given, split, meta)
+        if with_train:
+            found = run_images(load_dataset(at_own), at_own, split, meta)
+        else:
+            own = listed_images(at_own, given, split, meta, count)
+            found = own or folder_images(at_own, given, split, meta)
         if own_size != config.image_size:
-            found = EvalImages(reread(found.images, config), caveat=found.caveat)
+            train = reread(found.train, config) if found.train and with_train else None
+            found = EvalImages(reread(found.images, config), caveat=found.caveat, train=train)
+    if not with_train:
+        found = found._replace(train=None)  # to free memory
     if count is not None:
         found = found._replace(images=sample(found.images, count))
     require_labels(meta.task, found.images)
@@ -221,15 +240,18 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     if meta.fingerprint == data.fingerprint:
         left = len(data.test) - len(tested.test) if split == "test" else 0
         caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
-        return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
+        return EvalImages(images, splits.val, " ".join(filter(None, caveats)), splits.train)
     trained = meta.config.data
     if config.name == trained.name and config.image_size != trained.image_size:
-        return EvalImages(images, caveat=advantage(split, meta))
+        return EvalImages(images, caveat=advantage(split, meta), train=splits.train)
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
-        return unseen(every or data.test, split, config, meta)
-    return EvalImages(images, caveat="The model may have been trained on some of these images.")
+        found = unseen(every or data.test, split, config, meta)
+        train = without(splits.train, image_keys(found.images.images))
+        return found._replace(train=train)
+    caveat = "The model may have been trained on some of these images."
+    return EvalImages(images, caveat=caveat, train=splits.train)
 
 
 def require_model_classes(data: Dataset, meta: Meta) -> None:

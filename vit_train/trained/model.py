@@ -214,35 +214,33 @@ class Trained(NamedTuple):
         if isinstance(images, Tensor) and images.ndim == 3:
             return self.features(images.unsqueeze(0), layer, tokens)[0]
         model = Features(self.model, layer, tokens)
-        normalize = self.normalize
-
-        def forward(batch: Tensor) -> Tensor:
-            is_normalized = batch.is_floating_point()
-            return model.forward(batch.float() if is_normalized else normalize(batch)).float()
-
-        compute = without_gradients(forward, self.precision)
-        batches = ((batch.to(self.device),) for batch in self.batches(images))
+        compute = without_gradients(lambda batch: model.forward(batch).float(), self.precision)
         with make_workers(model, self.precision, DECODED_AT_ONCE, most=self.at_once) as workers:
-            found = outputs(model, compute, batches, workers)
+            found = outputs(model, compute, self.batches(images), workers)
         self.meta.require_finite(found)
         return found
 
-    def batches(self, images: Iterable[Picture] | Tensor) -> Iterator[Tensor]:
-        """Yield the images (B,C,H,W), a few at a time; raise ValueError if one does not fit."""
-        at_once = min(DECODED_AT_ONCE, self.at_once)
-        if not isinstance(images, Tensor | ImagesOnDisk):
-            several = list(images)
-            for first in range(0, len(several), at_once):
-                yield torch.stack([*map(self.preprocess, several[first : first + at_once])])
-            return
+    def batches(self, images: Iterable[Picture] | Tensor) -> Iterator[tuple[Tensor]]:
+        """Yield normalized images (B,C,H,W), a few at a time; raise ValueError if one does not fit.
+
+        Of no images, yield one empty batch.
+        """
         shape = self.meta.image_shape
-        kind = getattr(images, "dtype", torch.uint8)
-        if images.shape[1:] != shape or not (kind == torch.uint8 or kind.is_floating_point):
-            raise ValueError(
-                f"expected images (N, {', '.join(map(str, shape))}), uint8 or normalized floats, "
-                f"got {tuple(images.shape)}, {str(kind).removeprefix('torch.')}"
-            )
-        yield from images.split(at_once)
+        if not isinstance(images, Tensor | ImagesOnDisk):
+            images = list(images) or torch.empty(0, *shape)
+        at_once = min(DECODED_AT_ONCE, self.at_once)
+        for first in range(0, len(images) or 1, at_once):
+            part = images[first : first + at_once]
+            batch = part if isinstance(part, Tensor) else torch.stack([*map(self.preprocess, part)])
+            floats = batch.is_floating_point()
+            if batch.shape[1:] != shape or not (floats or batch.dtype == torch.uint8):
+                raise ValueError(
+                    f"expected images (N, {', '.join(map(str, shape))}), uint8 or normalized "
+                    f"floats, got {(len(images), *batch.shape[1:])}, "
+                    f"{str(batch.dtype).removeprefix('torch.')}"
+                )
+            batch = batch.to(self.device)
+            yield (batch.float() if floats else self.normalize(batch),)
 
     def pixels(
         self,
