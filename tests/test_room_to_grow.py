@@ -374,10 +374,13 @@ def test_an_error_in_ones_own_module_does_nothing_to_the_terminal(
 
 
 OWN = """
-import my_helper
 from vit_train.loop.schedule import SCHEDULES
 
-SCHEDULES["mine"] = lambda done: (1 - done) ** my_helper.POWER
+def falling(done):
+    import my_helper  # late, so that only the first run of a process begins without it
+    return (1 - done) ** my_helper.POWER
+
+SCHEDULES["mine"] = falling
 """
 
 
@@ -409,12 +412,13 @@ def test_a_changed_own_module_makes_another_run(
     summary = read_json(Path("run/summary.json"))
     assert set(summary["code"]) == {"my_parts.py", "my_helper.py"}
     new_process(2)
+    run.fails("it needs import=MODULE (my_helper.py, my_parts.py)", "vit-train", "resume=run")
     go_on = ["import=my_parts", "train.max_minutes=null"]
     change = "-POWER = 9         \n+POWER = 2  \nrestore run/code/my_helper.py, or"
     run.fails(change, "vit-train", "resume=run", *go_on)
     changed = "my_helper.py has changed since run was trained; the copy is in run/code"
     run.says(changed, "vit-eval", "import=my_parts", "ckpt=run")
-    run.succeeds("vit-train", "fork=run", *go_on)
+    run.says("my_helper.py has changed", "vit-train", "fork=run", *go_on)
     new_process(9)
     run.succeeds("vit-train", "resume=run", *go_on)
 
@@ -439,8 +443,10 @@ def test_parts_of_a_module_work_with_every_command(
         words = f"; if your own module registers {setting.partition('=')[2]}, add import="
         run.fails(words, "vit-train", *SMALL, setting)
     assert sys.path == before  # the folder may be somebody else's
+    Path("code.py").touch()
     for name, words in {
         "no_parts": "import=no_parts: No module named 'no_parts'\n",
+        "code": "import=code is a module of Python or of a library: rename your code\n",
         "..": "import=.. must name a module, not a file",
         "my_parts.py": "import=my_parts.py must name a module, not a file",
     }.items():

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from conftest import Run, blank
 from test_docs import ROOT
 
+from vit_train.commands import errors
 from vit_train.config.model import ViTConfig
+from vit_train.config.training import OPTIM_CONFIGS, OptimConfig
 from vit_train.model.attention import ATTENTIONS, Attention
 from vit_train.model.vit import VisionTransformer
 
@@ -32,9 +35,18 @@ ATTENTION = """
 def scattered(x):
     return torch.zeros(x.shape).scatter(0, torch.zeros(x.shape, dtype=torch.long), x)
 
+class Gate(nn.Linear):
+    def reset_parameters(self):  # an initialization of its own, which model.init need not replace
+        nn.init.kaiming_uniform_(self.weight, nonlinearity="relu")
+        nn.init.zeros_(self.bias)
+
 class Mine(Attention):
+    def __init__(self, config, *parts):
+        super().__init__(config, *parts)
+        self.proj = Gate(config.embed_dim, config.embed_dim)
+
     def mix(self, q, k, v, bias, need_weights, is_causal=False):
-        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        weights = (q @ k.mT * q.shape[-1] ** -0.5 + (0 if bias is None else bias)).softmax(-1)
         {}
 
 ATTENTIONS["mine"] = Mine
@@ -100,6 +112,20 @@ FAULTS = {
         ATTENTION.format("return (weights + self.training * torch.rand(1)) @ v, weights"),
         "model.attention=mine: training: the model draws from PyTorch's random generator",
     ),
+    "random results": (
+        ATTENTION.format("return (weights + torch.rand_like(weights)) @ v, weights"),
+        "model.attention=mine: shapes: results differ between two calls in eval mode",
+    ),
+    "gradient": (
+        ATTENTION.format("return weights @ v, weights.clone()"),
+        "model.attention=mine: gradient of the result with respect to the weights: RuntimeError: ",
+    ),
+    "ignored bias": (
+        ATTENTION.replace(" + (0 if bias is None else bias)", "").format(
+            "return weights @ v, weights"
+        ),
+        "model.attention=mine: hidden tokens: a token that `bias` hides has an influence",
+    ),
     "bf16": (
         ATTENTION.format("return scattered(weights @ v), weights"),
         "model.attention=mine: bf16: RuntimeError: scatter(): Expected self.dtype to be equal",
@@ -110,6 +136,11 @@ FAULTS = {
     ),
     "error": (ERROR, "model.activation=broken: shapes: RuntimeError: no luck ("),
 }
+
+
+@dataclass
+class Unused(OptimConfig):
+    needed: int = field(kw_only=True)
 
 
 @pytest.fixture
@@ -130,13 +161,20 @@ def test_a_fault_is_named(check: Run, fault: str) -> None:
         line = 1 + (HEADER + code).splitlines().index('    raise RuntimeError("no luck")')
         assert outcome.out.endswith(f"{Path('my_parts.py').absolute()}:{line})\n")
     if fault == "shape":  # also at the start of a run that uses the part, before its folder
+        OPTIM_CONFIGS["unused"] = Unused  # no obstacle to runs without it
         start = ["vit-train", "import=my_parts", "model.positions=square", "hydra.run.dir=run"]
         check.fails(words, *start)
         assert not Path("run").exists()
 
 
-def test_without_parts_there_is_nothing_to_check(check: Run) -> None:
-    check.fails("no parts to check: name the module that registers yours", "vit-check")
+@pytest.mark.parametrize("has_traceback", [False, True])
+def test_without_parts_there_is_nothing_to_check(
+    check: Run, monkeypatch: pytest.MonkeyPatch, has_traceback: bool
+) -> None:
+    monkeypatch.setattr(errors, "SHOW_TRACEBACKS", has_traceback)
+    outcome = check("vit-check")
+    assert outcome.status == 2 and ("Traceback" in outcome.err) == has_traceback
+    assert "\nvit-check: no parts to check: name the module that reg" in f"\n{outcome.err}"
 
 
 SMALL = ["data.train_images=100", "data.test_images=20", "model.embed_dim=16", "model.depth=1"]

@@ -35,7 +35,7 @@ from vit_train.config.run import (
     register_schemas,
     to_config,
 )
-from vit_train.trained.own_code import own_code, own_modules
+from vit_train.trained.own_code import file_of, is_own, own_code, own_modules
 
 # The types of settings that hold text, and settings of other types that hold text.
 TEXT = (str, str | None, list[str])
@@ -74,10 +74,10 @@ def checked(
     for each in settings:
         if not SETTING.fullmatch(each):
             hint = f"did you mean {path}={each}?" if exists(each) else f"write {GRAMMAR}"
-            raise UsageError(f"{each} is not a setting: {hint}")
+            refuse(f"{each} is not a setting: {hint}")
         key, _, value = each.lstrip("+~").partition("=")
         if key in GROUPS and key not in groups and not value.startswith("{"):
-            raise UsageError(
+            refuse(
                 f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
                 "lists the settings)"
             )
@@ -140,12 +140,12 @@ def import_own_parts() -> None:
 
     These modules, which may be in the current folder, register the user's own models, data sources
     and so on. No config and no checkpoint can make the program import a module. Raise UsageError if
-    there is no such module. The files of the modules are read at once, because they may be edited
-    before the run copies them.
+    there is no such module, or if a library's module of this name hides it. The files of the
+    modules are read at once, because they may be edited before the run copies them.
     """
     for name in own_modules():
         if re.search(r"^\.|[/\\]|\.py$", name):
-            raise UsageError(f"{IMPORT}{name} must name a module, not a file: import=my_parts")
+            refuse(f"{IMPORT}{name} must name a module, not a file: import=my_parts")
         sys.path.append(os.getcwd())  # only now: it may be somebody else's folder
         try:
             import_module(name)
@@ -153,6 +153,10 @@ def import_own_parts() -> None:
             if not f"{name}.".startswith(f"{getattr(error, 'name', name)}."):  # it imports another
                 raise
             raise UsageError(f"{IMPORT}{name}: {error}") from None
+        path = name.replace(".", "/")
+        is_here = exists(f"{path}.py") or exists(f"{path}/__init__.py")
+        if is_here and not is_own(file_of(sys.modules[name])):
+            refuse(f"{IMPORT}{name} is a module of Python or of a library: rename your {name}")
     own_code()
 
 
@@ -198,12 +202,10 @@ def read_command(
     # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
-        raise UsageError(
-            "--experimental-rerun could run arbitrary code: use the command in summary.json"
-        )
+        refuse("--experimental-rerun could run arbitrary code: use the command in summary.json")
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and kind is not TrainConfig:
-            raise UsageError(f"--{flag.replace('_', '-')} is only for vit-train")
+            refuse(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
     texts = [key for key, each in declared(kind).items() if each["type"] in TEXT]
     flags.overrides = list(checked(settings, path, groups, [*texts, *PATHS]))

@@ -19,7 +19,7 @@ from vit_train.base.machine import is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import printable, reason, replace_unencodable_characters
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.config.fields import UsageError
+from vit_train.config.fields import Reported, UsageError
 from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig, declared
 from vit_train.trained.own_code import PACKAGE, is_own, own_modules
 
@@ -78,12 +78,6 @@ def own_frames(error: BaseException | None) -> Sequence[traceback.FrameSummary]:
     return [] if not own or is_reported else frames[own[0] :]
 
 
-def own_place(error: BaseException | None) -> str:
-    """Return " (FILE:LINE)" if the user's own code raised an error, perhaps in another library."""
-    own = [each for each in own_frames(error) if is_own(Path(each.filename))]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
 def from_hydra(error: BaseException) -> bool:
     """Return True if Hydra, one of its plugins or a library that they use raised the error.
 
@@ -107,6 +101,8 @@ def details(error: BaseException) -> str:
 
     Show the user's own code, all of an unexpected error, and nothing for other errors.
     """
+    if SHOW_TRACEBACKS:
+        return "".join(traceback.format_exception(error))
     if frames := own_frames(error) or own_frames(error.__cause__):
         return "".join(traceback.format_list(frames))
     return "" if is_expected(error) else "".join(traceback.format_exception(error))
@@ -117,8 +113,13 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
 
     `kind` is the dataclass of the command's settings.
     """
-    name = "" if is_expected(error) else f"{type(error).__name__}: "
-    message = name + describe(error, kind) + (own_place(error) or own_place(error.__cause__))
+    message = describe(error, kind)
+    name = type(error).__name__
+    if not is_expected(error) and message != name:
+        message = f"{name}: {message}"
+    frames = own_frames(error) or own_frames(error.__cause__)
+    if own := [each for each in frames if is_own(Path(each.filename))]:
+        message += f" ({own[-1].filename}:{own[-1].lineno})"
     return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", message)
 
 
@@ -141,7 +142,7 @@ def describe(error: BaseException, kind: type) -> str:
 def describe_setting(error: BaseException | None, kind: type) -> str:
     """Return the message for an error of Hydra or OmegaConf in a setting; "" for other errors."""
     match error:
-        case RecursionError() if not own_place(error):
+        case RecursionError() if not own_frames(error):
             return "an argument or a config file is nested too deeply"
         case OverrideParseException():
             return f"{error.override} cannot be read as {GRAMMAR}"
@@ -219,14 +220,12 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     """Exit with a short message if the block raises an error that the user can fix.
 
     Errors of the user's own code also print the lines of that code, and other errors their
-    traceback; with HYDRA_FULL_ERROR=1, all errors do. The exit status is 1, or the error's
-    `exit_status`. If the user has not set this variable, this function sets it, so that Hydra does
-    not print errors itself. `kind` is the dataclass of the command's settings.
+    traceback; with HYDRA_FULL_ERROR=1, all errors do. The exit status is 2 for a wrong command
+    line, that of a `Reported` error, or 1. If the user has not set this variable, this function
+    sets it, so that Hydra does not print errors itself. `kind` is the dataclass of the command's
+    settings.
     """
     replace_unencodable_characters()
-    if SHOW_TRACEBACKS:
-        yield
-        return
     os.environ[FULL_ERROR] = "1"
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is not an error
     try:
@@ -237,13 +236,9 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
             printable(f"{details(error)}{command}: {explain(error, kind)}", keep="\n"),
             file=sys.stderr,
         )
-        sys.exit(
-            getattr(
-                error,
-                "exit_status",
-                2 if isinstance(error, HydraException | OmegaConfBaseException) else 1,
-            )
-        )
+        if isinstance(error, Reported):
+            sys.exit(error.exit_status)
+        sys.exit(2 if isinstance(error, HydraException | OmegaConfBaseException) else 1)
 
 
 @contextlib.contextmanager

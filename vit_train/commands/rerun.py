@@ -52,11 +52,12 @@ def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, Tr
 
     wanted = values(requested)
     known = declared_by(asdict(requested))
+    code = registered_code()
     for folder in folders:
         with suppress(ValueError):  # damaged, of another version, or of another model
             begun = values(from_checkpoint(requested_settings(folder)))
             differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
-            if saved_code(folder) == registered_code() and all(
+            if saved_code(folder) in ({}, code) and all(
                 known.get(key, {}).get("alters") == "nothing" for key in differing
             ):
                 config = from_checkpoint(own_settings(folder, last_checkpoint(folder)))

@@ -156,16 +156,15 @@ def vit_check(config: TrainConfig) -> None:
 
     parts = list(check_parts(config))
     if not parts:
-        raise ValueError("no parts to check: name the module that registers yours, import=my_parts")
-    wrong = False
+        refuse("no parts to check: name the module that registers yours, import=my_parts")
+    status = 0
     for name, checks in parts:
         try:
             print(printable(outcome(name, checks)))
         except ValueError as error:
-            wrong = True
+            status = 1
             print(printable(explain(error)))
-    if wrong:
-        sys.exit(1)
+    sys.exit(status)
 
 
 @console_command(InspectConfig, "out", NEW_MODEL)

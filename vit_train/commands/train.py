@@ -156,15 +156,12 @@ def continue_run(
 
     If the run is finished, print how to extend the run instead.
     """
-    from vit_train.run.folder import registered_code
     from vit_train.run.train import train_in
     from vit_train.trained.checkpoint import Checkpoint
-    from vit_train.trained.own_code import require_same_code
 
     with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
         if not is_finished(folder):
-            require_same_code(folder, registered_code())
             return train_in(folder, config, launch_of(settings), checkpoint, resumed=True)
         logger.info(
             f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "

@@ -29,7 +29,13 @@ Entry = TypeVar("Entry")
 Size = tuple[int, int]
 
 
-class UsageError(ValueError):
+class Reported(Exception):
+    """An error with which a command ends with an exit status of its own."""
+
+    exit_status: int
+
+
+class UsageError(Reported, ValueError):
     """Raised if the command line is wrong, before anything is done."""
 
     exit_status = 2

@@ -288,14 +288,14 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
     """Return the schema of a saved run's config: the settings of the run's choices, with defaults.
 
     A choice that is not registered, such as a user's own model, has an unknown schema. If the group
-    of this choice is in `needed`, raise ValueError. Otherwise, use only the settings that all
+    of this choice is in `needed`, raise UsageError. Otherwise, use only the settings that all
     choices of the group share.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
         name = choice_of(stored, group)
         if not name or (group in needed and name not in classes):
-            raise ValueError(
+            raise UsageError(
                 f"the config's {group} must be one of: {', '.join(classes)}; if your own "
                 "module registers another one, add import=MODULE"
             )

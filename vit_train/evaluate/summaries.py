@@ -217,8 +217,8 @@ def settings_of(summary: Json) -> Json:
     precision that the run used or, if resuming changed it, all precisions in order.
 
     For a run that extends an earlier run, `extend` is the earlier run's number of epochs and recipe
-    instead of its folder, because folders differ by seed. `code` has a hash and the
-    names of the files of the user's own code, or is None.
+    instead of its folder, because folders differ by seed. `code` has a hash and the names of the
+    files of the user's own code, or is None.
     """
     config = as_saved(without_retired(summary["config"]))
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))

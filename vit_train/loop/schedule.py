@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vit_train.config.fields import chosen
+from vit_train.config.fields import Reported, chosen
 from vit_train.config.training import LoopConfig, OptimConfig
 from vit_train.loop.metrics import Evaluation, score
 from vit_train.loop.state import Best, Start
@@ -67,7 +67,7 @@ MOST_SKIPS = 10
 ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.clip_norm"
 
 
-class NonFinite(ArithmeticError):
+class NonFinite(Reported, ArithmeticError):
     """The loss or its gradient is NaN or infinite, so training cannot continue."""
 
     exit_status = 3

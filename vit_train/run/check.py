@@ -1,7 +1,7 @@
 """`vit-check`: what every part of your own must do, tried in small runs before any real one."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,36 +9,36 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vit_train.base.text import reason
 from vit_train.config.data import ShapesConfig
 from vit_train.config.fields import sides
 from vit_train.config.model import ViTConfig
-from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig, with_settings
+from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig, values, with_settings
 from vit_train.config.tools import ExportConfig
 from vit_train.config.training import LoopConfig
 from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.interop.export import export
-from vit_train.loop import schedule, trainer
-from vit_train.model import attention, layers, positions, vit
+from vit_train.loop import schedule
+from vit_train.loop.trainer import CALLBACKS
+from vit_train.model import layers, positions, vit
+from vit_train.model.attention import ATTENTIONS, attention_of
 from vit_train.run.folder import Launch
 from vit_train.run.train import train, train_in
 from vit_train.tasks import make_task
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import last_checkpoint
+from vit_train.trained.own_code import is_own_part
 
 # The tables of parts, by the setting that chooses from them.
 TABLES: dict[str, Mapping[str, Any]] = {
     "model.positions": positions.POSITIONS,
-    "model.attention": attention.ATTENTIONS,
+    "model.attention": ATTENTIONS,
     "model.activation": layers.ACTIVATIONS,
     "optim.schedule": schedule.SCHEDULES,
     **CHOSEN_BY_NAME,
 }
-# Small runs print nothing, and make no pictures of their figures.
-SILENT = patch("logging.Logger.isEnabledFor", return_value=False)
-UNDRAWN = patch("vit_train.run.reports.TensorBoard.figure", return_value=b"")
 
 
 def check_parts(config: TrainConfig) -> Iterator[tuple[str, Iterator[str]]]:
@@ -50,11 +50,15 @@ def check_parts(config: TrainConfig) -> Iterator[tuple[str, Iterator[str]]]:
         config = replace(config, data=ShapesConfig(train_images=32, test_images=8))
     loop = LoopConfig(epochs=1, batch_size=8, micro_batch=4)
     base = replace(shallow(config), train=loop, device="cpu", precision="fp32")
-    measures = [*own(NUMBERS), *own(FIGURES), *(each.__name__ for each in trainer.CALLBACKS)]
-    if measures:
-        yield ", ".join(measures), called(base)
-    for name, chosen in own_parts(base):
-        yield name, tried(chosen, exported=name.startswith("model"))
+    measured: list[tuple[str, dict[str, Any]]] = [
+        *((name, {"numbers": {name: each}}) for name, each in own(NUMBERS).items()),
+        *((name, {"figures": {name: each}}) for name, each in own(FIGURES).items()),
+        *((getattr(each, "__name__", str(each)), {"callbacks": [each]}) for each in CALLBACKS),
+    ]
+    for name, only in measured:
+        yield name, called(base, only)
+    for key, name, part in own_parts():
+        yield f"{key}={name}", tried(base, key, name, part)
 
 
 def require_own_parts(config: TrainConfig) -> None:
@@ -62,9 +66,11 @@ def require_own_parts(config: TrainConfig) -> None:
 
     This takes less than a second. Random numbers are drawn, so seeds must be set later.
     """
-    for name, chosen in own_parts(config):
-        if chosen == config and type(config.model) is ViTConfig:
-            outcome(name, assembled(shallow(config)))
+    used = values(config)
+    for key, name, _ in own_parts():
+        is_used = name == used.get(key, used.get(f"{key}.name"))
+        if is_used and type(config.model) is ViTConfig:
+            outcome(f"{key}={name}", assembled(shallow(config)))
 
 
 def shallow(config: TrainConfig) -> TrainConfig:
@@ -83,44 +89,61 @@ def outcome(name: str, checks: Iterable[str]) -> str:
         for check in checks:
             done.append(check)
     except Exception as error:  # a part can raise any error
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"{name}: {done[-1]}: {kind}{reason(error)}") from error.__cause__ or error
+        why = reason(error)
+        kind = type(error).__name__
+        if not isinstance(error, ValueError) and why != kind:
+            why = f"{kind}: {why}"
+        raise ValueError(f"{name}: {done[-1]}: {why}") from error.__cause__ or error
     return f"{name}: {', '.join(done)}: ok"
 
 
 def own(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a table whose code is neither this package's nor PyTorch's."""
-    others = ("vit_train", "torch", "functools")
-    return {n: each for n, each in table.items() if each.__module__.split(".")[0] not in others}
+    """Return the parts of a table that the user's own code defines."""
+    return {name: each for name, each in table.items() if is_own_part(each)}
 
 
-def own_parts(config: TrainConfig) -> Iterator[tuple[str, TrainConfig]]:
-    """Yield each part of the user's own, with the config changed to use it."""
-    with_vit = config if isinstance(config.model, ViTConfig) else replace(config, model=ViTConfig())
+def own_parts() -> Iterator[tuple[str, str, Any]]:
+    """Yield the setting that chooses each part of the user's own, its name, and the part."""
     for key, table in TABLES.items():
         for name, part in own(table).items():
-            if key not in CHOSEN_BY_NAME:
-                changed = with_settings(with_vit, {key: name})
-            elif isinstance(getattr(config, key), part):
-                changed = config
-            else:
-                changed = with_settings(config, {key: part()})
-            yield f"{key}={name}", changed
+            yield key, name, part
 
 
-def called(config: TrainConfig) -> Iterator[str]:
-    """Call the user's metrics, figures and callbacks in a small run."""
+def using(config: TrainConfig, key: str, name: str, part: Any) -> TrainConfig:
+    """Return the config, changed if necessary to use a part."""
+    if key not in CHOSEN_BY_NAME:
+        has_vit = isinstance(config.model, ViTConfig)
+        return with_settings(config if has_vit else replace(config, model=ViTConfig()), {key: name})
+    is_used = isinstance(getattr(config, key), part)
+    return config if is_used else with_settings(config, {key: part()})
+
+
+@contextmanager
+def small_runs(
+    numbers: Mapping[str, Any] = {}, figures: Mapping[str, Any] = {}, callbacks: Sequence[Any] = ()
+) -> Iterator[Path]:
+    """Within the block, let runs print and draw nothing, and call only these; yield a folder."""
+    with (
+        TemporaryDirectory() as folder,
+        patch("logging.Logger.isEnabledFor", return_value=False),
+        patch("vit_train.run.reports.TensorBoard.figure", return_value=b""),
+        patch.multiple("vit_train.figures.measures", NUMBERS=numbers, FIGURES=figures),
+        patch("vit_train.run.train.CALLBACKS", callbacks),
+    ):
+        yield Path(folder)
+
+
+def called(config: TrainConfig, only: Mapping[str, Any]) -> Iterator[str]:
+    """Call a metric, a figure or a callback of the user's in a small run."""
     yield "called in a run"
-    with TemporaryDirectory() as folder, SILENT, UNDRAWN:
-        train(config, f"{folder}/run")
+    with small_runs(**only) as folder:
+        train(config, folder / "run")
 
 
 def built(config: TrainConfig, more: int = 0) -> nn.Module:
     """Build the task's model for two classes, and images that are `more` patches wider."""
     model: Any = config.model
-    height, width = sides(
-        config.data.value("image_size") or config.data.own_size or 4 * model.patch_size
-    )
+    height, width = sides(config.data.image_size or config.data.own_size or 4 * model.patch_size)
     shape = (3, height, width + more * model.patch_size)
     return make_task(config.task, model, shape, 2).build_model().eval()
 
@@ -130,8 +153,11 @@ def assembled(config: TrainConfig) -> Iterator[str]:
     if not isinstance(config.model, ViTConfig):
         return
     yield "initial weights"
-    # Layers that PyTorch initializes get ones, which model.init must replace.
-    with patch("torch.nn.init.kaiming_uniform_", lambda weight, a: nn.init.ones_(weight)):
+    # Layers that only PyTorch's default initializes get ones, which model.init must replace.
+    with (
+        patch.object(nn.Linear, "reset_parameters", fill_with_ones),
+        patch.object(nn.Conv2d, "reset_parameters", fill_with_ones),
+    ):
         modules = dict(built(config).named_modules())
     tables = (each for each in modules.values() if isinstance(each, positions.PositionEmbedding))
     initialized = {layer for each in tables for layer in each.modules()}
@@ -151,34 +177,58 @@ def assembled(config: TrainConfig) -> Iterator[str]:
     encoder: Any = vit.encoder_of(built(config))
     x = torch.randn_like(encoder.tokens(torch.zeros(2, *encoder.image_shape)))  # (B,T,D)
     result, _ = encoder.encode(x)
+    require_same(result, encoder.encode(x)[0], "results differ between two calls in eval mode")
     yield "shapes for one query, as in the last block"
     one, _ = encoder.encode(x, num_queries=1)
-    if one.shape != x[:, :1].shape or not torch.allclose(one, result[:, :1], atol=1e-4):
-        raise ValueError(
-            f"the first of {x.shape[1]} tokens gets another result if it is the only query: q is "
-            "then (B,H,1,Dh), and a bias needs as many rows as q"
-        )
+    require_same(
+        one,
+        result[:, :1],
+        f"the first of {x.shape[1]} tokens gets another result if it is the only query: q is then "
+        "(B,H,1,Dh), and a bias needs as many rows as q",
+    )
+    if not attention_of(config.model).has_weights:
+        return
+    yield "weights (B,H,T,T)"
+    result, weights = encoder.encode(x, need_weights=True)
+    if any(each is None or each.shape[2:] != 2 * x.shape[1:2] for each in weights):
+        raise ValueError("each layer of attention must also return its weights, of this shape")
+    yield "gradient of the result with respect to the weights"
+    torch.autograd.grad(result.square().sum(), weights)
+    if type(config.model) is ViTConfig:
+        yield "hidden tokens"
+        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        visible[:, -1] = False
+        other = torch.cat((x[:, :-1], -x[:, -1:]), dim=1)
+        seen, same = (encoder.blocks[0].attn(each, mask=visible)[0][:, :-1] for each in (x, other))
+        require_same(seen, same, "a token that `bias` hides has an influence: add it to the logits")
 
 
-def tried(config: TrainConfig, exported: bool) -> Iterator[str]:
+def fill_with_ones(layer: nn.Module) -> None:
+    nn.init.ones_(layer.weight)  # type: ignore[arg-type]
+
+
+def require_same(result: Tensor, expected: Tensor, otherwise: str) -> None:
+    """Raise ValueError with the message `otherwise` if two results differ by more than rounding."""
+    if result.shape != expected.shape or not torch.allclose(result, expected, atol=1e-4):
+        raise ValueError(otherwise)
+
+
+def tried(config: TrainConfig, key: str, name: str, part: Any) -> Iterator[str]:
     """Check a part in small runs, one of them stopped and resumed, and one in bf16."""
+    config = using(config, key, name, part)
     yield from assembled(config)
     if type(config.model) is ViTConfig:
         yield "another image size"
+        small: Any = vit.encoder_of(built(config))
+        wide: Any = vit.encoder_of(built(config, more=2))
         with suppress(ValueError):  # positions that cannot be resized
-            small: Any = vit.encoder_of(built(config))
-            wide: Any = vit.encoder_of(built(config, more=2))
             state = positions.resize_positions(small.state_dict(), small.grid, wide)
             wide.load_state_dict(state)
+        wide.encode(wide.tokens(torch.zeros(2, *wide.image_shape)))
     with (
-        TemporaryDirectory() as name,
-        SILENT,
-        UNDRAWN,
+        small_runs() as folder,
         patch("vit_train.loop.workers.CORES", 2),  # so that threads share each step
-        patch.multiple("vit_train.figures.measures", NUMBERS={}, FIGURES={}),
-        patch("vit_train.run.train.CALLBACKS", []),
     ):
-        folder = Path(name)
         yield "training"
         train(config, folder / "whole")
         yield "resuming"
@@ -195,6 +245,6 @@ def tried(config: TrainConfig, exported: bool) -> Iterator[str]:
             )
         yield "bf16"
         train(replace(config, precision="bf16"), folder / "bf16")
-        if exported:
+        if key.startswith("model"):
             yield "export"
             export(ExportConfig(ckpt=str(folder / "whole"), format="torch"))

@@ -58,7 +58,13 @@ from vit_train.run.terminal import (
 )
 from vit_train.trained.checkpoint import Checkpoint, newest_intact
 from vit_train.trained.folder import CHECKPOINTS, CONFIG, REQUESTED, SUMMARY, resume_command
-from vit_train.trained.own_code import own_code, save_code, saved_code
+from vit_train.trained.own_code import (
+    is_own_part,
+    own_code,
+    save_code,
+    saved_code,
+    warn_of_changes,
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class RunFiles:
         """Read the best epoch's weights; return None if they are lost."""
         return None
 
-    def fail(self, status: str, error: Exception) -> None:
+    def fail(self, status: str, error: BaseException) -> None:
         """Write the status of a begun run that an error ends, if the disk still allows that."""
 
     def advice(self) -> str:
@@ -138,8 +144,9 @@ class RunFolder(RunFiles):
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
             self.stages.append({key: before.get(key) for key in STAGE})
-        # Folders of different projects may have the same name.
-        self.record = str(before.get("record") or uuid4().hex)
+        # Folders of different projects may have the same name, which earlier versions recorded.
+        self.record = str(before.get("record") or (path.name if before else uuid4().hex))
+        self.code = saved_code(path) if resumed else registered_code()
         self.trackers = Trackers([], path, self.record, {})  # until the run is opened
         self.terminal = Terminal()
         self.board = TensorBoard(path)
@@ -206,7 +213,7 @@ class RunFolder(RunFiles):
             truncate_reports(self.path, own_state.written if own_state else {})
         else:
             write_text(self.path / REQUESTED, as_yaml(asdict(self.requested)))
-            save_code(self.path, registered_code())
+            save_code(self.path, self.code)
         if self.earlier:
             self.copy_history(self.earlier)
         self.csv.open()
@@ -235,6 +242,8 @@ class RunFolder(RunFiles):
         """
         name = self.csv.path.name
         best = self.checkpoints.best_path
+        if earlier.folder:
+            warn_of_changes(earlier.folder, self.code)
         if earlier.folder and (earlier.folder / name).exists():
             rows = read_table(earlier.folder / name).encode()[: earlier.state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
@@ -305,7 +314,7 @@ class RunFolder(RunFiles):
         """Write summary.json: the run's status, origin, settings and `results`."""
         run = self.run
         speedup = run.precision.bf16_speedup
-        code = {name: sha256(each).hexdigest() for name, each in saved_code(self.path).items()}
+        code = {name: sha256(each).hexdigest() for name, each in self.code.items()}
         here = {
             "commit": machine.commit(),
             "versions": machine.versions(),
@@ -342,7 +351,7 @@ class RunFolder(RunFiles):
             return None
         return saved.model if saved.ema is None else saved.ema
 
-    def fail(self, status: str, error: Exception) -> None:
+    def fail(self, status: str, error: BaseException) -> None:
         """Write the status of a begun run that an error ends, if the disk still allows that."""
         self.trackers.close()
         with contextlib.suppress(OSError, ValueError):
@@ -367,7 +376,8 @@ def registered_code() -> dict[str, bytes]:
         *CHOSEN_BY_NAME.values(),
     ]
     parts = [*CALLBACKS, *(part for table in tables for part in table.values())]
-    return own_code([*parts, *(getattr(part, "builds", None) for part in parts)])
+    own = [part for part in parts if is_own_part(part)]
+    return own_code([*own, *(getattr(part, "builds", None) for part in own)])
 
 
 def checksum(images: ImageSet) -> int:

@@ -32,10 +32,11 @@ from vit_train.loop.precision import (
 from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
 from vit_train.run.earlier import Earlier, read_earlier
-from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder
+from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder, registered_code
 from vit_train.run.plan import planned
 from vit_train.run.start import Run, resolve, with_named_runs
 from vit_train.trained.folder import SUMMARY, Outcome, new_run
+from vit_train.trained.own_code import require_same_code
 
 if TYPE_CHECKING:  # rarely needed
     from vit_train.trained.model import Trained
@@ -97,6 +98,8 @@ def train_in(
     A `resumed` run continues from `checkpoint` or, if it is None, starts again from the first step.
     Raise the same errors as `train`.
     """
+    if resumed:
+        require_same_code(path, registered_code())
     # The machine
     minutes = requested.train.max_minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -229,7 +232,7 @@ def advice_on_errors(trainer: Trainer, run: Run, files: RunFiles) -> Iterator[No
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         files.fail("diverged" if isinstance(error, NonFinite) else "failed", error)
         if isinstance(error, OSError):
             raise OSError(f"{error}{files.advice()}") from error

@@ -51,8 +51,8 @@ def load(
     (its newest finished run), or a built-in model, "builtin:cifar10". `weights` is "ema" for
     averaged weights, "raw", or "auto" (averaged weights if there are any). `image_size`, if given,
     replaces the training image size; learned positions are interpolated. Warn if your own code has
-    changed since the run. Raise ValueError if the
-    file is missing, damaged, or not a checkpoint, or if an argument is invalid.
+    changed since the run. Raise ValueError if the file is missing, damaged, or not a checkpoint, or
+    if an argument is invalid.
     """
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)

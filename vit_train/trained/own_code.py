@@ -1,17 +1,20 @@
 """The user's own code: the modules that register parts, and their copies in a run's folder."""
 
+import ast
 import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 from vit_train.base.log import logger
+from vit_train.base.reading import read_object
 from vit_train.config.run import IMPORT
-from vit_train.trained.folder import for_shell
+from vit_train.trained.folder import SUMMARY, for_shell
 
 # The folder of the copies, in a run's folder. Nothing is ever imported from it.
 CODE = "code"
@@ -31,6 +34,25 @@ def is_own(file: Path) -> bool:
     return file.suffix == ".py" and not OTHERS & {*file.parents, *file.parts}
 
 
+def module_of(part: object) -> ModuleType | None:
+    """Return the module that defines a class or function; text, such as "net:Net", names it."""
+    if isinstance(part, partial):
+        return module_of(part.func)
+    if isinstance(part, str):
+        return import_module(part.partition(":")[0])
+    return sys.modules.get(str(getattr(part, "__module__", None)))
+
+
+def file_of(module: ModuleType | None) -> Path:
+    # Not getattr, which some modules answer with anything.
+    return Path(str(getattr(module, "__dict__", {}).get("__file__")))
+
+
+def is_own_part(part: object) -> bool:
+    """Return True if the user's own code defines a class or function."""
+    return is_own(file_of(module_of(part)))
+
+
 def own_code(parts: Iterable[object] = ()) -> dict[str, bytes]:
     """Return the files of the user's own modules, by their names in a run's folder.
 
@@ -38,31 +60,51 @@ def own_code(parts: Iterable[object] = ()) -> dict[str, bytes]:
     classes, unless they belong to a library, with the own modules that they import from their
     folder.
     """
-    names = [*own_modules(), *(str(getattr(part, "__module__", None)) for part in parts)]
-    modules = filter(None, map(sys.modules.get, names))
-    return dict(sorted(file for module in modules for file in sources(module).items()))
+    modules = [*map(sys.modules.get, own_modules()), *map(module_of, parts)]
+    return dict(sorted(file for module in modules if module for file in sources(module).items()))
 
 
 @cache  # as imported: files may be edited while the program runs
 def sources(module: ModuleType) -> dict[str, bytes]:
-    """Return the imported files in the folder of an own module, or of its package, and below."""
+    """Return the file of an own module, and all files of its folder that it can import.
+
+    They are found in the text of the import statements, because which of these have been executed
+    differs between processes.
+    """
     file = file_of(module)
     if not is_own(file):
         return {}
-    root = file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
-    files = [each for each in map(file_of, [*sys.modules.values()]) if root in each.parents]
-    return {each.relative_to(root).as_posix(): each.read_bytes() for each in files if is_own(each)}
+    name = module.__spec__.name if module.__spec__ else file.stem  # without: the script that runs
+    root = file.parents[name.count(".") + (file.name == "__init__.py")]
+    found: dict[Path, bytes] = {}
+    waiting = [file]
+    while waiting:
+        file = waiting.pop()
+        if file not in found and root in file.parents and is_own(file) and file.is_file():
+            found[file] = file.read_bytes()
+            waiting += imported(file, found[file], root)
+    return {each.relative_to(root).as_posix(): source for each, source in found.items()}
 
 
-def file_of(module: ModuleType) -> Path:
-    # Not getattr, which some modules answer with anything.
-    return Path(str(getattr(module, "__dict__", {}).get("__file__")))
+def imported(file: Path, source: bytes, root: Path) -> Iterator[Path]:
+    """Yield the files below `root` that the code in a file may import, also if they are missing."""
+    yield from (folder / "__init__.py" for folder in file.parents if root in folder.parents)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            level = getattr(node, "level", 0)  # the number of dots
+            folder = file.parents[level - 1] if level else root
+            start = getattr(node, "module", None) or ""
+            for each in node.names:
+                path = folder.joinpath(*start.split("."), *each.name.split("."))
+                for place in (path, path.parent):  # a module, or a name in one
+                    yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
 
 
 def saved_code(run: Path) -> dict[str, bytes]:
     """Return the copies of own code in a run's folder, as `own_code` does."""
-    files = sorted(run.glob(f"{CODE}/**/*.py"))
-    return {file.relative_to(run / CODE).as_posix(): file.read_bytes() for file in files}
+    names = read_object(run / SUMMARY).get("code", {})  # runs that began in CODE may lie there, too
+    files = {file.relative_to(run / CODE).as_posix(): file for file in run.glob(f"{CODE}/**/*.py")}
+    return {name: files[name].read_bytes() for name in sorted(files) if name in names}
 
 
 def save_code(run: Path, code: Mapping[str, bytes]) -> None:
@@ -77,18 +119,22 @@ def require_same_code(run: Path, now: Mapping[str, bytes]) -> None:
     Runs of earlier versions recorded none.
     """
     then = saved_code(run)
-    names = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
-    if then and names:
-        before, after = (each.get(names[0], b"").decode(errors="replace") for each in (then, now))
+    if changed := [name for name in then if then[name] != now.get(name, then[name])]:
+        name = changed[0]
+        before, after = (each[name].decode(errors="replace") for each in (then, now))
         lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
-        change = (
-            "\n".join([*lines][2:10]) if names[0] in now else f"add {IMPORT}MODULE to import it"
-        )
-        raise ValueError(
-            f"cannot resume {run}: {names[0]} has changed since this run began:\n{change}\nrestore "
-            f"{run / CODE / names[0]}, or continue with the new code in a new folder: "
-            f"fork={for_shell(run)}"
-        )
+        change = "\n".join([*lines][2:10])
+        why = f"{name} has changed since this run began:\n{change}\nrestore {run / CODE / name}"
+    elif missing := then.keys() - now.keys():
+        why = f"it needs {IMPORT}MODULE ({', '.join(sorted(missing))})"
+    elif then and (new := now.keys() - then.keys()):
+        why = f"{min(new)} is new: leave it out"
+    else:
+        return
+    raise ValueError(
+        f"cannot resume {run}: {why}, or continue with the new code in a new folder: "
+        f"fork={for_shell(run)}"
+    )
 
 
 def warn_of_changes(run: Path, now: Mapping[str, bytes]) -> None:
