@@ -22,7 +22,7 @@ from vit_train.loop.metrics import wilson_interval
 from vit_train.model.build import build
 from vit_train.model.features import Features
 from vit_train.model.vit import encoder_of
-from vit_train.run.neighbors import FEWEST
+from vit_train.run.neighbors import LEAST_COMPARED
 from vit_train.trained.images import evaluated_images
 
 
@@ -119,7 +119,7 @@ def test_an_autoencoder_is_probed_while_it_trains_and_when_it_is_evaluated(
     encoder = encoder_of(last.model)
     assert encoder is not None
     (train, val, *_), _ = evaluated_images(EvalDataConfig(), "train", last.meta)
-    train = sample(train, FEWEST)
+    train = sample(train, LEAST_COMPARED)
     tokens = encoder.encode_visible(last.normalize(train.images), torch.arange(64).repeat(100, 1))
     features = last.features(train.images)
     torch.testing.assert_close(features, tokens[:, 1:].mean(1).detach(), atol=1e-5, rtol=1e-4)

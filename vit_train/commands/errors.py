@@ -96,7 +96,7 @@ def is_expected(error: BaseException) -> bool:
     )
 
 
-def details(error: BaseException) -> str:
+def lines_above(error: BaseException) -> str:
     """Return the lines to print above an error's message: the traceback, as far as it helps.
 
     Show the user's own code, all of an unexpected error, and nothing for other errors.
@@ -233,7 +233,7 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
             yield
     except Exception as error:
         print(
-            printable(f"{details(error)}{command}: {explain(error, kind)}", keep="\n"),
+            printable(f"{lines_above(error)}{command}: {explain(error, kind)}", keep="\n"),
             file=sys.stderr,
         )
         if isinstance(error, Reported):

@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 
 from vit_train.base.text import counted, printable
 from vit_train.commands.command import AUTO, flag_parser, import_own_parts, is_named, quoted
-from vit_train.commands.errors import details, explain, short_errors
+from vit_train.commands.errors import explain, lines_above, short_errors
 from vit_train.config.run import CONF_DIR
 from vit_train.trained.folder import Outcome, for_shell, removed_if_empty, resume_command
 
@@ -106,7 +106,7 @@ class Sweep:
         except Exception as error:
             job = settings.job
             message = printable(f"{job.override_dirname or job.num}: {explain(error)}", keep="\n")
-            say(f"{details(error)}vit-train: job {job.num} failed: {message}", sys.stderr)
+            say(f"{lines_above(error)}vit-train: job {job.num} failed: {message}", sys.stderr)
             self.failures.append(f"  job {job.num}, {message}")
 
     def launch(self, flags: argparse.Namespace) -> Path | None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,12 +76,7 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
     require_known(composed, TrainConfig)
     if composed.resume is not None:
         return resume(composed, settings)
-    if all(composed[key] is None for key in CONTINUED):
-        config = to_config(composed, TrainConfig)
-    else:
-        from vit_train.commands.rerun import rerun_config  # rarely needed
-
-        config = rerun_config(composed, settings.overrides.task)
+    config = requested(composed, settings.overrides.task)
     if found := already_begun(folder, config, settings):
         return continue_run(found[0], None, found[1], settings)
     searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
@@ -97,6 +92,15 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
         from vit_train.run.train import train_in
 
         return train_in(path, config, launch_of(settings))
+
+
+def requested(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings of a new run, which may start from those of an earlier run."""
+    if all(composed[key] is None for key in CONTINUED):
+        return to_config(composed, TrainConfig)
+    from vit_train.commands.rerun import rerun_config  # rarely needed
+
+    return rerun_config(composed, overrides)
 
 
 def already_begun(

@@ -164,7 +164,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
     headers = config.columns or (lines.pop(0)[1] if lines else [])
     columns = columns_of(headers, config)
     rows = [
-        (number, filled(row, headers, f"{config.file}, line {number}")) for number, row in lines
+        (number, as_cells(row, headers, f"{config.file}, line {number}")) for number, row in lines
     ]
     classes = {} if {"label", "tags"} & columns.keys() else class_columns(headers, rows, columns)
     require_columns(headers, columns.keys() | ({"label"} if classes else set()), config)
@@ -175,7 +175,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
         yield number, {name: row[place] for name, place in columns.items()} | label
 
 
-def filled(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
+def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
     """Return a row with a cell for each header; it may lack its last cells.
 
     Raise ValueError, with the row's `place`, if it has more cells.

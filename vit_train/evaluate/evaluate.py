@@ -116,16 +116,13 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
         f"{data.title}, {config.split}: {result_line(result)}"
     )
-    # Evaluated images choose no temperature, threshold or weight decay.
-    val = val if config.split != "val" and meta.config.data.val == "split" else None
+    val = held_out(val, config, meta)
     validation = measured(val).predictions if val and meta.task.needs_labels else None
     content = facts(config, data, meta, precision)
-    content |= measures(result, validation, config.split, meta)
+    content |= measures(result, validation, config.split, meta) | {"caveat": caveat}
     if validation is not None and asked is None:
         save_calibration(meta, content)
-    content["caveat"] = caveat
-    if fitted is not None:
-        content["probe"] = probe(trained, fitted, val, images, data)
+    content |= {"probe": probe(trained, fitted, val, images, data)} if fitted else {}
     if config.tta == "flip":
         mirrored = measured(images, mirrored=True)
         content["tta_flip"] = result_dict(averaged(result.predictions, mirrored.predictions))
@@ -135,11 +132,18 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         found = foreign(trained, precision, files, result.predictions, content)
         content["foreign"] = {"folder": config.foreign} | found
     explainer = explainer_of(trained, precision)
-    if explainer is not None:
-        content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
+    content |= {"focus": explainer.focus(sample(images, EXPLAINED).images)} if explainer else {}
     evaluated = Evaluated(meta, images, result, content, run_of(meta.path))
     write(folder, evaluated, pictures(evaluated, trained, explainer))
     return evaluated
+
+
+def held_out(val: ImageSet | None, config: EvalConfig, meta: Meta) -> ImageSet | None:
+    """Return the validation images if they may choose a temperature, threshold or weight decay.
+
+    They may not if they are evaluated, or if the run validated on other images.
+    """
+    return val if config.split != "val" and meta.config.data.val == "split" else None
 
 
 def require_finite_loss(result: Evaluation, meta: Meta) -> None:

@@ -27,7 +27,7 @@ from vit_train.trained.model import Trained
 NEIGHBORS = 20
 TEMPERATURE = 0.07
 # Number of images whose similarities to all training images are in memory at once.
-COMPARED = 1000
+ROWS_AT_ONCE = 1000
 # The weight decays to choose from for the linear classifier; each starts from the one before.
 DECAYS = [10.0**-power for power in range(1, 6)]
 
@@ -103,7 +103,7 @@ def neighbor_votes(train: Tensor, labels: Tensor, tested: Tensor, classes: int) 
     """
     normalized = F.normalize(train)
     votes = []
-    for part in F.normalize(tested).split(COMPARED):
+    for part in F.normalize(tested).split(ROWS_AT_ONCE):
         similar, nearest = (part @ normalized.T).topk(min(NEIGHBORS, len(train)))
         empty = torch.zeros(len(part), classes)
         votes.append(empty.scatter_add_(1, labels[nearest], (similar / TEMPERATURE).exp()))

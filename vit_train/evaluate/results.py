@@ -196,7 +196,7 @@ def short_rows(groups: Sequence[Group], baseline: Group | None) -> list[tuple[st
         DIFFERENCE: "difference",
         "title": "settings (final weights)",
     }
-    return filled(cells(groups, baseline), titles)
+    return aligned_rows(cells(groups, baseline), titles)
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
@@ -270,8 +270,8 @@ def group_rows(groups: Sequence[Group], baseline: Group | None) -> list[Json]:
             **{key: group.settings.get(key, "") for key in keys},
             "runs": len(group.runs),
             **spread(["test_final"], [group.values("test", "final", measure.name)]),
-            **named("test_final_low test_final_high", interval(group)),
-            **named(
+            **bounds_in("test_final_low test_final_high", interval(group)),
+            **bounds_in(
                 "difference difference_low difference_high", compared(group, baseline, measure)[1]
             ),
             **spread(own, [group.values("test", "final", name) for name in own]),
@@ -291,7 +291,7 @@ def spread(names: Sequence[str], values: Sequence[Sequence[float]]) -> Json:
     }
 
 
-def named(columns: str, values: Sequence[float] | None) -> Json:
+def bounds_in(columns: str, values: Sequence[float] | None) -> Json:
     """Return the values by column; None for columns without a value."""
     return dict(zip_longest(columns.split(), values or ()))
 
@@ -334,7 +334,9 @@ def cells(groups: Sequence[Group], baseline: Group | None) -> list[dict[str, str
     ]
 
 
-def filled(rows: Sequence[Mapping[str, str]], titles: Mapping[str, str]) -> list[tuple[str, ...]]:
+def aligned_rows(
+    rows: Sequence[Mapping[str, str]], titles: Mapping[str, str]
+) -> list[tuple[str, ...]]:
     """Return a header and the rows' cells; `titles` maps their keys to the columns' titles.
 
     Columns without values are left out.
@@ -351,7 +353,7 @@ def table(groups: Sequence[Group], baseline: Group | None) -> str:
     rows = cells(groups, baseline)
     short = {key: short_name(key) for key in setting_keys(groups)}
     titles = {key: short.get(key, key) for key in rows[0] if key not in ("runs", "title")}
-    found = filled(rows, titles)
+    found = aligned_rows(rows, titles)
     header, *lines = (f"| {' | '.join(map(markdown_cell, row))} |" for row in found)
     return "\n".join([header, "| --- " * len(found[0]) + "|", *lines])
 

@@ -149,10 +149,20 @@ def built(config: TrainConfig, more: int = 0) -> nn.Module:
 
 
 def assembled(config: TrainConfig) -> Iterator[str]:
-    """Check the initial weights and the shapes of a Vision Transformer."""
+    """Check the initial weights, the shapes and the attention of a Vision Transformer."""
     if not isinstance(config.model, ViTConfig):
         return
     yield "initial weights"
+    require_initialized(config, config.model.init)
+    encoder: Any = vit.encoder_of(built(config))
+    x = torch.randn_like(encoder.tokens(torch.zeros(2, *encoder.image_shape)))  # (B,T,D)
+    yield from encoded(encoder, x)
+    if attention_of(config.model).has_weights:
+        yield from attended(encoder, x, is_ours=type(config.model) is ViTConfig)
+
+
+def require_initialized(config: TrainConfig, init: str) -> None:
+    """Raise ValueError if model.init does not reach a layer of the model."""
     # Layers that only PyTorch's default initializes get ones, which model.init must replace.
     with (
         patch.object(nn.Linear, "reset_parameters", fill_with_ones),
@@ -167,15 +177,17 @@ def assembled(config: TrainConfig) -> Iterator[str]:
         if isinstance(layer, nn.Linear | nn.Conv2d) and layer not in initialized
         if (layer.weight == 1).all()
     ]
-    if left and config.model.init != "torch":
+    if left and init != "torch":
         raise ValueError(
-            f"model.init={config.model.init} does not reach {', '.join(left)}: register attention "
+            f"model.init={init} does not reach {', '.join(left)}: register attention "
             "in ATTENTIONS, or call vit_train.model.vit.init_weights(LAYER, config) for each layer "
             "that you add"
         )
+
+
+def encoded(encoder: Any, x: Tensor) -> Iterator[str]:
+    """Check the shapes of an encoder's results for tokens (B,T,D)."""
     yield "shapes"
-    encoder: Any = vit.encoder_of(built(config))
-    x = torch.randn_like(encoder.tokens(torch.zeros(2, *encoder.image_shape)))  # (B,T,D)
     result, _ = encoder.encode(x)
     require_same(result, encoder.encode(x)[0], "results differ between two calls in eval mode")
     yield "shapes for one query, as in the last block"
@@ -186,15 +198,17 @@ def assembled(config: TrainConfig) -> Iterator[str]:
         f"the first of {x.shape[1]} tokens gets another result if it is the only query: q is then "
         "(B,H,1,Dh), and a bias needs as many rows as q",
     )
-    if not attention_of(config.model).has_weights:
-        return
+
+
+def attended(encoder: Any, x: Tensor, is_ours: bool) -> Iterator[str]:
+    """Check the weights of attention to tokens (B,T,D) and, in a model that `is_ours`, the mask."""
     yield "weights (B,H,T,T)"
     result, weights = encoder.encode(x, need_weights=True)
     if any(each is None or each.shape[2:] != 2 * x.shape[1:2] for each in weights):
         raise ValueError("each layer of attention must also return its weights, of this shape")
     yield "gradient of the result with respect to the weights"
     torch.autograd.grad(result.square().sum(), weights)
-    if type(config.model) is ViTConfig:
+    if is_ours:
         yield "hidden tokens"
         visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
         visible[:, -1] = False

@@ -12,10 +12,10 @@ from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.features import Features
 from vit_train.run.start import Run
 
-# Of the labeled training images, one in EVERY, and at least FEWEST, are compared with as many
-# validation images.
+# Of the labeled training images, one in EVERY, and at least LEAST_COMPARED, are compared with as
+# many validation images.
 EVERY = 40
-FEWEST = 100
+LEAST_COMPARED = 100
 
 
 class Neighbors(Callback):
@@ -26,7 +26,7 @@ class Neighbors(Callback):
 
     def __init__(self, run: Run, train: ImageSet, val: ImageSet) -> None:
         self.run = run
-        count = max(FEWEST, len(train) // EVERY)
+        count = max(LEAST_COMPARED, len(train) // EVERY)
         self.train = sample(train, count)
         self.val = sample(val, count)
 

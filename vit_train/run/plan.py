@@ -24,7 +24,7 @@ MEASURED_FROM = WARM_UP + 1
 # The number of steps after which to wait for the device.
 WAIT_EVERY = 32
 # Number of training images on which the speed of evaluations is measured.
-EVALUATED = 1024
+PREDICTED = 1024
 
 
 def planned(run: Run) -> Run:
@@ -73,7 +73,7 @@ def planned(run: Run) -> Run:
 
 def seconds_per_evaluated_image(trainer: Trainer, run: Run) -> float:
     """Measure on training images: a run reads its test images only at its end."""
-    few = torch.arange(min(EVALUATED, len(run.data.train)))
+    few = torch.arange(min(PREDICTED, len(run.data.train)))
     images = run.unaugmented(run.data.train.subset(few))
     if run.precision.device.type == "cuda":
         for _ in range(MEASURED_FROM):  # until the graph is captured

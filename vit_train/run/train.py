@@ -86,6 +86,11 @@ def train(config: TrainConfig, folder: str | Path) -> TrainedRun:
         return TrainedRun(**vars(train_in(path, config, Launch(command_line()))))
 
 
+def deadline_after(minutes: float | None) -> float:
+    """Return the time, as of time.monotonic(), at which a run must stop; infinity for None."""
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+
 def train_in(
     path: Path,
     requested: TrainConfig,
@@ -101,8 +106,7 @@ def train_in(
     if resumed:
         require_same_code(path, registered_code())
     # The machine
-    minutes = requested.train.max_minutes
-    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    deadline = deadline_after(requested.train.max_minutes)
     device = prepared_device(requested)
     processes = join_processes(device, requested.distributed)
     try:
