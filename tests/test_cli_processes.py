@@ -114,6 +114,7 @@ def test_a_process_ends_if_another_one_fails(
     assert errors.count(lost) == 2 and "gloo" not in errors.lower()
 
 
+@pytest.mark.slow
 def test_a_single_process_with_a_rank_is_a_run_like_any_other(tmp_path: Path) -> None:
     alone = QUIET | {"RANK": "1"}
     command = [sys.executable, "-m", "vit_train.commands.train", *SMALL, "train.max_minutes=1e-9"]

@@ -34,6 +34,7 @@ def draw_squares(count: int = 160) -> None:
 
 
 @pytest.mark.usefixtures("every_figure_is_drawn")
+@pytest.mark.slow
 def test_tags_are_learned_evaluated_and_predicted(run: Run) -> None:
     draw_squares()
     run.succeeds(*TRAIN)

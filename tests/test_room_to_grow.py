@@ -384,6 +384,7 @@ SCHEDULES["mine"] = falling
 """
 
 
+@pytest.mark.slow
 def test_a_changed_own_module_makes_another_run(
     run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

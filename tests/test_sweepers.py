@@ -94,6 +94,7 @@ def test_hydras_own_settings_hold_in_a_single_run(
 
 @pytest.mark.filterwarnings("ignore")  # Optuna's own dependencies warn when it is imported
 @pytest.mark.parametrize("searching", [["seed=auto"], ["-m", "hydra/sweeper=optuna"]])
+@pytest.mark.slow
 def test_a_search_needs_validation_also_of_a_repeated_run(run: Run, searching: list[str]) -> None:
     run.succeeds("vit-train", *SMALL, "data.val=none", "train.max_minutes=1e-9", "name=own")
     (folder,) = Path("outputs/own").iterdir()

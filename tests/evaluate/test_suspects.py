@@ -34,6 +34,7 @@ def test_flipped_labels_are_ranked_as_in_the_paper() -> None:
 
 
 @pytest.mark.usefixtures("every_figure_is_drawn")
+@pytest.mark.slow
 def test_wrong_labels_among_photos_are_found_by_cross_validation(
     run: Run, small_run: SmallRun
 ) -> None:

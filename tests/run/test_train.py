@@ -395,6 +395,7 @@ def test_a_run_says_if_a_tenth_of_the_images_is_left_out_of_an_epoch(run: Run) -
     assert words not in run.succeeds(*once, "train.batch_size=48").said
 
 
+@pytest.mark.slow
 def test_epochs_are_planned_for_a_time_and_nothing_else_changes(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
