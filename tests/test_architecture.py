@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # folders, bug reports and failing disks showed has needed 310, and a fast CNN that teaches, 50.
 # Nodes are counted instead of statements now, because packing statements does not change them.
 MOST = {
-    "syntax nodes in vit_train": 97_406,
+    "syntax nodes in vit_train": 97_418,
     "statements in tests": 11_973,
     "files": 114,
     "rooms": 14,

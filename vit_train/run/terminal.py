@@ -1,6 +1,7 @@
 """The lines that a run prints: its start, a progress bar with a line per epoch, and its results."""
 
 import contextlib
+import logging
 import sys
 import textwrap
 import time
@@ -39,7 +40,9 @@ class Terminal(Callback):
         self.first_step = trainer.step
         self.began = time.perf_counter()
         self.has_header = False
-        has_bar = sys.stderr.isatty() or "ipykernel" in sys.modules  # of a notebook
+        # In a notebook, logging.disable() also turns off the bar.
+        is_notebook = "ipykernel" in sys.modules and logger.isEnabledFor(logging.INFO)
+        has_bar = sys.stderr.isatty() or is_notebook
         with logging_redirect_tqdm() if has_bar else contextlib.nullcontext():
             self.bar = tqdm(
                 total=len(trainer.train_loader),
