@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Nodes are counted instead of statements now, because packing statements does not change them.
 MOST = {
     "syntax nodes in vit_train": 97_418,
-    "statements in tests": 11_973,
+    "statements in tests": 11_974,
     "files": 114,
     "rooms": 14,
     "floors": 9,

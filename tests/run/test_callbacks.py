@@ -89,16 +89,19 @@ def test_an_epoch_is_a_line_under_the_names_of_its_columns(
     ]
 
 
-@pytest.mark.parametrize("place", ["terminal", "notebook", "file"])
-def test_the_bar_begins_where_the_run_does(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("place", ["terminal", "notebook", "silent notebook", "file"])
+def test_the_bar_begins_where_the_run_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: place == "terminal", raising=False)
     monkeypatch.setattr(sys, "stderr", screen)
-    if place == "notebook":
+    if "notebook" in place:
         monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     trainer = SimpleNamespace(step=17, epoch=1, batch=7, last_epoch=3, train_loader=range(10))
-    with Terminal().shown(trainer):
-        assert ("epoch 2/3:  70%" in screen.getvalue()) == (place != "file")
+    level = logging.WARNING if "silent" in place else logging.INFO
+    with caplog.at_level(level), Terminal().shown(trainer):
+        assert ("epoch 2/3:  70%" in screen.getvalue()) == (place in ("terminal", "notebook"))
 
 
 def test_parameters_are_counted_where_they_are() -> None:
