@@ -32,7 +32,6 @@ from pytest import MonkeyPatch
 from safetensors.torch import load_file
 from small_sets import small_cifar
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torchvision.datasets import CIFAR10
 
 # A name and a command in each line. @NAME is the folder of an earlier run; words in capitals are
 # explained below it; TWICE starts two processes, as torchrun does.
@@ -254,7 +253,7 @@ def make_side(commit: str, side: Path) -> Path:
     unpack = f"git archive {commit} | tar -x -C {side}/tree"
     subprocess.run(unpack, shell=True, check=True)
     random, folder = np.random.default_rng(0), side / "work"
-    small_cifar(MonkeyPatch(), folder / "data", CIFAR10)
+    small_cifar(MonkeyPatch(), folder / "data")
     photos = [f"photos/{'abc'[number % 3]}/{number}.png" for number in range(60)]
     for photo in photos:
         Path(folder, photo).parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10, STL10
+
+from vit_train.data.published import ARCHIVES
 
 PER_BATCH = 20
 
@@ -36,45 +37,38 @@ def packed(folder: Path) -> bytes:
     return tar_gz((f"{folder.name}/{p.name}", p.read_bytes()) for p in sorted(folder.iterdir()))
 
 
-def small_cifar(
-    monkeypatch: pytest.MonkeyPatch, root: Path, kind: type[CIFAR10], labels_key: str = "labels"
-) -> np.ndarray:
-    """Write the files that `kind` reads below root: 20 images each, two of each of ten classes.
+def with_content(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
+    """Let the published archive be that of the files in `folder`."""
+    members = {each: md5((folder / each).read_bytes()) for each in ARCHIVES[name].members}
+    changed = ARCHIVES[name]._replace(md5=md5(packed(folder)), members=members)
+    monkeypatch.setitem(ARCHIVES, name, changed)
 
-    Returns all pixels (N,3,32,32), training batches first, and patches the archive's MD5, too.
+
+def small_cifar(monkeypatch: pytest.MonkeyPatch, root: Path, name: str = "cifar10") -> np.ndarray:
+    """Write the files of a CIFAR below root: 20 images each, two of each of ten classes.
+
+    Returns all pixels (N,3,32,32), training batches first, and patches the checksums.
     """
-    folder = root / kind.base_folder
+    folder = root / ARCHIVES[name].folder
     folder.mkdir(parents=True)
-    names = [name for name, _ in [*kind.train_list, *kind.test_list]]
-    shape = (len(names), PER_BATCH, 3072)
+    *batches, meta = ARCHIVES[name].members
+    shape = (len(batches), PER_BATCH, 3072)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-    def write(name: str, content: object) -> list[str]:
-        (folder / name).write_bytes(pickle.dumps(content))
-        return [name, md5(pickle.dumps(content))]
-
-    train = len(kind.train_list)
+    train = len(batches) - 1
     # Over all training batches the labels ascend, as the files of a folder do.
     ascending = np.sort(np.arange(train * PER_BATCH) % 10).reshape(train, PER_BATCH).tolist()
     labels = [*ascending, sorted(i % 10 for i in range(PER_BATCH))]
-    written = [
-        write(name, {"data": batch, labels_key: own})
-        for name, batch, own in zip(names, pixels, labels, strict=True)
-    ]
-    monkeypatch.setattr(kind, "train_list", written[:train])
-    monkeypatch.setattr(kind, "test_list", written[train:])
-    name, digest = write(
-        kind.meta["filename"], {kind.meta["key"]: [f"class {i}" for i in range(10)]}
-    )
-    monkeypatch.setattr(kind, "meta", kind.meta | {"filename": name, "md5": digest})
-    monkeypatch.setattr(kind, "tgz_md5", md5(packed(folder)))
+    fine = "" if name == "cifar10" else "fine_"
+    for batch, images, own in zip(batches, pixels, labels, strict=True):
+        (folder / batch).write_bytes(pickle.dumps({"data": images, f"{fine}labels": own}))
+    names = {f"{fine}label_names": [f"class {i}" for i in range(10)]}
+    (folder / meta).write_bytes(pickle.dumps(names))
+    with_content(monkeypatch, folder, name)
     return pixels.reshape(-1, 3, 32, 32)
 
 
 def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
     """Write all official files below root: 30 training, 20 test and 40 unlabeled images."""
-    from vit_train.data import published
-
     folder = root / "stl10_binary"
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
@@ -90,12 +84,7 @@ def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
         contents[f"{part}_X.bin"] = random.bytes(count * 3 * 96 * 96)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    digests = {name: md5(content) for name, content in contents.items()}
-    monkeypatch.setattr(published, "TEXTS", {name: digests[name] for name in published.TEXTS})
-    for known in ("train_list", "test_list"):
-        patched_list = [[name, digests[name]] for name, _ in getattr(STL10, known)]
-        monkeypatch.setattr(STL10, known, patched_list)
-    monkeypatch.setattr(STL10, "tgz_md5", md5(packed(folder)))
+    with_content(monkeypatch, folder, "stl10")
     return folder
 
 

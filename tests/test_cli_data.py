@@ -15,7 +15,6 @@ import pytest
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import Image
 from small_sets import packed, small_cifar
-from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.base.reading import read_json
@@ -31,15 +30,15 @@ TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
 
 def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cifar(monkeypatch, tmp_path / "made", CIFAR10)
-    content = packed(tmp_path / "made" / CIFAR10.base_folder)
+    small_cifar(monkeypatch, tmp_path / "made")
+    content = packed(tmp_path / "made" / "cifar-10-batches-py")
     with server.serve() as web:
         down, up = web.url("/down", server.failing(503)), web.url("/up", server.whole(content))
         fetching = [*TRAIN, "train.epochs=1", "data=cifar10", "data.download=true"]
         error = run.fails("could not download", *fetching, f"data.urls=[{down}]").err
         assert f"{down}: HTTP Error 503" in error and "download the file yourself" in error
         run.succeeds(*fetching, f"data.urls=[{down},{up}]", "data.root=new")
-    assert Path("new", CIFAR10.base_folder, "test_batch").exists()
+    assert Path("new", "cifar-10-batches-py", "test_batch").exists()
     # The data is found again without a download, and elsewhere if it is said where.
     run.succeeds("vit-eval", "ckpt=run")
     Path("new").rename("moved")
@@ -50,7 +49,7 @@ def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.M
 def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_cifar(monkeypatch, tmp_path / "data", CIFAR10)
+    small_cifar(monkeypatch, tmp_path / "data")
     load, ours = Mock(wraps=load_cifar), preset_urls("cifar10")
     monkeypatch.setattr(Cifar10Config, "builds", load)
     fetching = ["data=cifar10", "data.download=true"]

@@ -11,7 +11,6 @@ from conftest import SMALL, Run, SmallRun, write_images
 from PIL import Image
 from small_sets import small_cifar
 from torch import Tensor
-from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.config.model import CnnConfig
@@ -85,7 +84,7 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
 ) -> None:
     """Of images with other classes than in training, too."""
     small_run(task)
-    small_cifar(monkeypatch, Path("data"), CIFAR10)
+    small_cifar(monkeypatch, Path("data"))
     run.succeeds("vit-explain", "ckpt=run", "count=3", "layer=1")
     with Image.open("run/explain-layer1/decoder.png") as picture:
         assert min(picture.size) > 150

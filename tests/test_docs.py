@@ -17,7 +17,6 @@ from conftest import MAINS, SMALL_MODEL, Run, SmallRun, write_images
 from hydra import compose, initialize_config_dir
 from nbclient import NotebookClient
 from small_sets import small_cifar, small_mnist, small_stl10
-from torchvision.datasets import CIFAR10, CIFAR100
 
 from docs.update_tables import updated
 from vit_train.commands.command import choices
@@ -137,8 +136,8 @@ def test_make_has_the_targets_that_are_named() -> None:
 @pytest.fixture
 def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A folder with small copies of all that the documentation mentions, and a finished run."""
-    small_cifar(monkeypatch, Path("data"), CIFAR10)
-    small_cifar(monkeypatch, Path("data"), CIFAR100, "fine_labels")
+    small_cifar(monkeypatch, Path("data"))
+    small_cifar(monkeypatch, Path("data"), "cifar100")
     small_stl10(monkeypatch, Path("data"))
     for name, kind in (
         ("cifar10-tiny", "finished"),

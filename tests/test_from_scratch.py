@@ -10,7 +10,6 @@ from PIL import Image
 from small_sets import small_cifar
 from small_trainers import GivenBatches, batches_of, fit, make_trainer
 from torch import Tensor, nn
-from torchvision.datasets import CIFAR10
 
 import vit_train
 from docs import vit_from_scratch as scratch
@@ -114,7 +113,7 @@ def test_it_learns_from_the_files_that_torchvision_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pixels = small_cifar(monkeypatch, Path("data"), CIFAR10)
+    pixels = small_cifar(monkeypatch, Path("data"))
     images, labels = scratch.load(train=True)
     assert (
         torch.equal(images, torch.from_numpy(pixels[:100]))

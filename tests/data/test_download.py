@@ -91,9 +91,9 @@ BAD = {
 def test_a_bad_mirror_is_left_for_the_next(
     web: Loopback, target: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, check = [], module.check_integrity
+    sizes, check = [], module.has_md5
     noted = lambda path, md5: sizes.append(path.stat().st_size) or check(path, md5)  # noqa: E731
-    monkeypatch.setattr(module, "check_integrity", noted)
+    monkeypatch.setattr(module, "has_md5", noted)
     monkeypatch.setattr(module, "STALL_SECONDS", 0.4)
     fetch(target, web.url("/bad", BAD[answer]), web.url("/good", server.whole(CONTENT)))
     assert_whole(target)

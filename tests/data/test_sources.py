@@ -1,11 +1,13 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import loopback as server
 import numpy as np
 import pytest
 import torch
+import torchvision
 from loopback import Loopback
 from PIL import Image
 from small_sets import packed, small_cifar, small_mnist, small_stl10
@@ -20,32 +22,45 @@ from vit_train.config.data import (
     TorchvisionConfig,
 )
 from vit_train.data.dataset import load_dataset, resize
+from vit_train.data.published import ARCHIVES
 from vit_train.data.splits import make_splits
 
 
 @pytest.mark.parametrize(
-    ("kind", "config", "labels_key", "train"),
-    [(CIFAR10, Cifar10Config, "labels", 100), (CIFAR100, Cifar100Config, "fine_labels", 20)],
-    ids=["cifar10", "cifar100"],
+    ("kind", "config", "train"), [(CIFAR10, Cifar10Config, 100), (CIFAR100, Cifar100Config, 20)]
 )
-def test_cifar_comes_as_it_is_in_the_files(
+def test_cifar_is_what_torchvision_reads(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[CIFAR10],
-    config: type[Cifar10Config] | type[Cifar100Config],
-    labels_key: str,
+    config: type[Cifar10Config],
     train: int,
 ) -> None:
-    pixels = small_cifar(monkeypatch, tmp_path, kind, labels_key)
+    pixels = small_cifar(monkeypatch, tmp_path, config.name)
+    monkeypatch.setattr(kind, "_check_integrity", lambda self: True)
+    monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda path, md5: True)
     data = load_dataset(config(root=str(tmp_path)))
     assert torch.equal(data.train.images, torch.from_numpy(pixels[:train]))
-    assert torch.equal(data.test.images, torch.from_numpy(pixels[train:]))
-    assert data.train.labels.tolist() == sorted(i % 10 for i in range(train))
-    assert data.classes == tuple(f"class {i}" for i in range(10))
+    for part, is_train in ((data.train, True), (data.test, False)):
+        theirs = kind(tmp_path, train=is_train)
+        assert np.array_equal(part.images, theirs.data.transpose(0, 3, 1, 2))
+        assert part.labels.tolist() == theirs.targets
+        assert list(data.classes) == theirs.classes
+
+
+@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100, STL10])
+def test_the_archives_are_those_of_torchvision(kind: Any) -> None:
+    ours = ARCHIVES[kind.__name__.lower()]
+    assert ours[1:3] == (kind.filename, kind.tgz_md5) and ours.folder == kind.base_folder
+    theirs = dict([*kind.train_list, *kind.test_list])
+    assert theirs.items() <= ours.members.items()
+    if kind is not STL10:  # of whose texts torchvision states no checksums
+        assert [*ours.members.items()][len(theirs) :] == [(kind.meta["filename"], kind.meta["md5"])]
 
 
 def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
+    monkeypatch.setattr(STL10, "_check_integrity", lambda self: True)
     data = load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True))
     assert data.classes == tuple(f"class{i}" for i in range(10))
     for part, split in ((data.train, "train"), (data.test, "test")):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import Run, SmallRun
 from small_sets import small_cifar
-from torchvision.datasets import CIFAR10
 
 import vit_train
 from benchmarks import pack_builtin
@@ -57,7 +56,7 @@ def test_its_card_has_the_measured_accuracies(name: str) -> None:
 def test_the_data_of_a_builtin_model_are_where_those_of_new_runs_are(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_cifar(monkeypatch, tmp_path / "elsewhere", CIFAR10)
+    small_cifar(monkeypatch, tmp_path / "elsewhere")
     run.fails("cannot read CIFAR-10", "vit-eval", "ckpt=builtin:cifar10")
     assert builtin_checkpoint("outputs/x") is None
     monkeypatch.setenv("VIT_TRAIN_DATA", str(tmp_path / "elsewhere"))

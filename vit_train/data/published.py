@@ -4,18 +4,20 @@ Only an archive with the published MD5 is unpacked, so a hostile archive is reje
 headers are read.
 """
 
+import hashlib
+import pickle
 import sys
 import tarfile
-from collections.abc import Sequence
+from functools import partial
 from http.client import HTTPException
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
-from torchvision.datasets import CIFAR10, CIFAR100, STL10
-from torchvision.datasets.utils import check_integrity
+from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
@@ -39,6 +41,56 @@ class Archive(NamedTuple):
     members: dict[str, str]  # name → MD5
 
 
+UNLABELED = "unlabeled_X.bin"
+# By the name of the source. For CIFAR, the last members are the test images and the classes.
+ARCHIVES = {
+    "cifar10": Archive(
+        title="CIFAR-10",
+        filename="cifar-10-python.tar.gz",
+        md5="c58f30108f718f92721af3b95e74349a",
+        size="170 MB",
+        folder="cifar-10-batches-py",
+        members={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+            "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+        },
+    ),
+    "cifar100": Archive(
+        title="CIFAR-100",
+        filename="cifar-100-python.tar.gz",
+        md5="eb9058c3a382ffc7106e4002c42a8d85",
+        size="170 MB",
+        folder="cifar-100-python",
+        members={
+            "train": "16019d7e3df5f24257cddd939b257f8d",
+            "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+            "meta": "7973b15100ade9c7d40fb424638fde48",
+        },
+    ),
+    "stl10": Archive(
+        title="STL-10",
+        filename="stl10_binary.tar.gz",
+        md5="91f7769df0f17e558f3565bffb0c7dfb",
+        size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabeled=true",
+        folder="stl10_binary",
+        members={
+            "class_names.txt": "6de44d022411c4d5cda4673b7f147c3f",
+            "fold_indices.txt": "4bbf8cd098ab9f87fe03fbcb37c06b28",
+            "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
+            "train_y.bin": "5a34089d4802c674881badbb80307741",
+            "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
+            "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
+            UNLABELED: "5242ba1fed5e4be9e1e742405eb56ca4",
+        },
+    ),
+}
+
+
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     """Return the folder that holds the archive's members, each with the right MD5.
 
@@ -53,7 +105,7 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     lacking = missing(archive, root)
     if not lacking:
         return folder
-    has_archive = check_integrity(local, archive.md5)
+    has_archive = has_md5(local, archive.md5)
     if not (has_archive or config.download):
         raise ValueError(
             f"cannot read {archive.title} from {folder.resolve()}: {', '.join(lacking)} missing or "
@@ -77,9 +129,16 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
 def missing(archive: Archive, root: Path) -> list[str]:
     """Return the names of the members that are absent or damaged."""
     folder = root / archive.folder
-    return [
-        name for name, md5 in archive.members.items() if not check_integrity(folder / name, md5)
-    ]
+    return [name for name, md5 in archive.members.items() if not has_md5(folder / name, md5)]
+
+
+def has_md5(path: Path, md5: str) -> bool:
+    """Return True if `path` is a file with this MD5."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))
+    return digest.hexdigest() == md5
 
 
 def unpack(archive: Archive, root: Path) -> None:
@@ -111,7 +170,7 @@ def download(urls: list[str], target: Path, md5: str) -> None:
             failures[url] = str(error)
             if getattr(error, "code", None) != 416:  # 416: nothing is left
                 continue
-        if check_integrity(part, md5):
+        if has_md5(part, md5):
             part.replace(target)
             return
         part.unlink(missing_ok=True)
@@ -146,46 +205,24 @@ def append_rest(url: str, part: Path) -> None:
             raise OSError(f"the connection ended {rest:,} bytes before the end of the file")
 
 
-def unchecked(kind: type) -> Any:
-    """Return a data set of torchvision that reads its files without checking them once more.
-
-    `obtain` has checked them. The unlabeled images of STL-10 need not be there.
-    """
-    return type(kind.__name__, (kind,), {"_check_integrity": lambda self: True})
-
-
 def load_cifar(config: Cifar10Config) -> Dataset:
     """Load CIFAR-10 or CIFAR-100; download missing files first if config.download is set."""
-    kind = unchecked(CIFAR10 if config.own_classes == 10 else CIFAR100)
-    archive = Archive(
-        title=f"CIFAR-{config.own_classes}",
-        filename=kind.filename,
-        md5=kind.tgz_md5,
-        size="170 MB",
-        folder=kind.base_folder,
-        members=dict(
-            [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
-        ),
+    archive = ARCHIVES[config.name]
+    folder = obtain(archive, config)
+    # `obtain` has checked these files, so their pickles are the published ones.
+    *train, test, meta = (
+        pickle.loads((folder / name).read_bytes(), encoding="latin1") for name in archive.members
     )
-    obtain(archive, config)
-    parts = [kind(config.root, train=train) for train in (True, False)]
-    train, test = (
-        labeled_images(part.data.transpose(0, 3, 1, 2), part.targets, config) for part in parts
-    )
-    return Dataset(train, test, tuple(parts[0].classes))
+    classes = meta["label_names" if config.own_classes == 10 else "fine_label_names"]
+    return Dataset(cifar_images(train, config), cifar_images([test], config), tuple(classes))
 
 
-def labeled_images(images: np.ndarray, labels: Sequence[int], config: ArchiveConfig) -> ImageSet:
-    """Return images (N,3,H,W), resized as the config demands, with their labels (N,)."""
-    pixels = torch.from_numpy(images).contiguous()
-    return ImageSet(resize(pixels, config.image_size), torch.tensor(labels, dtype=torch.long))
-
-
-TEXTS = {
-    "class_names.txt": "6de44d022411c4d5cda4673b7f147c3f",
-    "fold_indices.txt": "4bbf8cd098ab9f87fe03fbcb37c06b28",
-}
-UNLABELED = "unlabeled_X.bin"
+def cifar_images(batches: list[dict[str, Any]], config: Cifar10Config) -> ImageSet:
+    """Return the images of batches, resized as the config demands, with their labels."""
+    key = "labels" if config.own_classes == 10 else "fine_labels"
+    pixels = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    labels = [*chain.from_iterable(batch[key] for batch in batches)]
+    return ImageSet(resize(torch.from_numpy(pixels), config.image_size), torch.tensor(labels))
 
 
 def load_stl10(config: Stl10Config) -> Dataset:
@@ -193,29 +230,33 @@ def load_stl10(config: Stl10Config) -> Dataset:
 
     With config.unlabeled, also map the unlabeled images into memory.
     """
-    members = TEXTS | dict([*STL10.train_list, *STL10.test_list])
+    archive = ARCHIVES[config.name]
     if not config.unlabeled:
-        members.pop(UNLABELED)
-    archive = Archive(
-        title="STL-10",
-        filename=STL10.filename,
-        md5=STL10.tgz_md5,
-        size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabeled=true",
-        folder=STL10.base_folder,
-        members=members,
-    )
+        labeled = {name: md5 for name, md5 in archive.members.items() if name != UNLABELED}
+        archive = archive._replace(members=labeled)
     folder = obtain(archive, config)
-    train = unchecked(STL10)(config.root, "train", config.fold)
-    test = unchecked(STL10)(config.root, "test")
-    unlabeled = None
-    if config.unlabeled:
-        # Copy-on-write, because a tensor must be writable but the file must not change.
-        pixels = np.memmap(folder / UNLABELED, dtype=np.uint8, mode="c").reshape(-1, 3, 96, 96)
-        # The file stores each channel column by column.
-        unlabeled = resize(torch.from_numpy(pixels).transpose(2, 3), config.image_size)
+    rows: Any = slice(None)
+    if config.fold is not None:
+        line = (folder / "fold_indices.txt").read_text(encoding="utf-8").splitlines()[config.fold]
+        rows = [*map(int, line.split())]
     return Dataset(
-        labeled_images(train.data, train.labels, config),
-        labeled_images(test.data, test.labels, config),
-        tuple(train.classes),
-        unlabeled=unlabeled,
+        stl10_images(folder, "train", rows, config),
+        stl10_images(folder, "test", slice(None), config),
+        tuple((folder / "class_names.txt").read_text(encoding="utf-8").split()),
+        # Mapped copy-on-write, because a tensor must be writable but the file must not change.
+        unlabeled=resize(stl10_pixels(np.memmap(folder / UNLABELED, mode="c")), config.image_size)
+        if config.unlabeled
+        else None,
     )
+
+
+def stl10_images(folder: Path, split: str, rows: Any, config: Stl10Config) -> ImageSet:
+    """Return these rows of a split, resized as the config demands, with their labels."""
+    pixels = stl10_pixels(np.fromfile(folder / f"{split}_X.bin", np.uint8))[rows].contiguous()
+    labels = torch.from_numpy(np.fromfile(folder / f"{split}_y.bin", np.uint8))[rows].long()
+    return ImageSet(resize(pixels, config.image_size), labels - 1)  # the files count from 1
+
+
+def stl10_pixels(content: np.ndarray) -> Tensor:
+    """Return the images (N,3,96,96) of a file's bytes, which hold each channel column by column."""
+    return torch.from_numpy(content).view(-1, 3, 96, 96).transpose(2, 3)
