@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import subprocess
+import time
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
+from browser import CHROMIUM, browser, needs_driver
 from conftest import SMALL, Run, SmallRun
 from PIL import Image
 from torch import Tensor
@@ -30,8 +32,6 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.trained.load import load
 from vit_train.trained.model import Trained
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 TEMPERATURE = 1.5
 HOSTILE = ["</script><b>cat", "<!--<script>", "\"'&\u2028\x1b[1m{{ 7*7 }}", *map(str, range(7))]
 
@@ -272,6 +272,51 @@ def appears_in(pixels: list[int]) -> int:
     reads = slice(0, 1) if model.config.has_class_token else slice(None)
     found = [int(each[0, reads].mean(0).argmax()) for each in logits]
     return max((at + 1 for at, each in enumerate(found) if each != found[-1]), default=0)
+
+
+@pytest.mark.slow
+@needs_driver
+def test_the_page_is_used_by_touch_by_keys_and_by_ear(tmp_path: Path) -> None:
+    def patch(row: int, column: int) -> str:
+        return f"#patches [role=row]:nth-child({row}) button:nth-child({column})"
+
+    def hidden(number: int) -> str:
+        return f"document.querySelectorAll('#patches .hidden').length === {number}"
+
+    with browser(tmp_path, 360, 680) as page:
+        page.open(Path(__file__).parents[2] / "docs/demo.html")
+        page.until("document.querySelector('#telling').textContent.startsWith('A telling')")
+        width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.script(width) == 0
+        page.drag(patch(2, 2), patch(2, 3), patch(2, 4))
+        page.until(hidden(3))
+        page.drag(patch(2, 3), patch(2, 4))  # from a hidden patch, a drag shows
+        page.until(hidden(1))
+        assert page.spoken(patch(2, 2)) == ("gridcell", "row 2, column 2, hidden")
+        time.sleep(0.5)  # quick touches are one gesture
+        page.drag(patch(5, 5))
+        page.until(f'document.querySelector("{patch(5, 5)}").ariaSelected === "true"')
+        time.sleep(0.5)
+        page.drag(patch(5, 5))
+        page.until(hidden(2))
+        down, enter = "\ue015", "\ue007"
+        page.press(down, enter)
+        page.until(hidden(3))
+        assert page.spoken(patch(6, 5)) == ("gridcell", "row 6, column 5, hidden")
+        time.sleep(0.5)
+        page.drag("#restore")
+        page.until(hidden(0))
+        time.sleep(0.5)
+        page.drag("#tab-steps")
+        assert page.spoken("#tab-steps")[0] == "tab"
+        page.until("document.querySelectorAll('#steps canvas').length > 0")
+        unnamed = """
+            const isNamed = (each) =>
+              each.ariaLabel || each.textContent.trim() || each.labels?.length;
+            return [...document.querySelectorAll("button, a, input, [role=img]")]
+              .filter((each) => each.checkVisibility() && !isNamed(each))
+              .map((each) => each.outerHTML);"""
+        assert page.script(unnamed) == []
 
 
 @pytest.mark.slow
