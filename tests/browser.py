@@ -97,7 +97,9 @@ def browser(downloads: Path, width: int = 1366, height: int = 680) -> Iterator[B
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         try:
             assert driver.stdout
-            found = (re.search(r"started successfully on port (\d+)", line) for line in driver.stdout)
+            found = (
+                re.search(r"started successfully on port (\d+)", line) for line in driver.stdout
+            )
             opened = Browser(int(next(filter(None, found))[1]), downloads, width, height)
             yield opened
             opened("", "DELETE")
