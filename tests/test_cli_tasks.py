@@ -181,6 +181,25 @@ def logits_of(run: str, images: Tensor) -> Tensor:
     return logits
 
 
+def test_labels_do_not_matter_to_a_student_that_learns_from_its_teacher_alone(run: Run) -> None:
+    names = [f"{number}.png" for number in range(24)]
+    write_images(".", names)
+    splits = ["train"] * 16 + ["val"] * 4 + ["test"] * 4
+    students = []
+    for labels in ("aabb" * 6, "ba" * 8 + "aabb" * 2):  # other labels in training alone
+        rows = map(",".join, zip(names, labels, splits, strict=True))
+        Path("table.csv").write_text("path,label,split\n" + "\n".join(rows), encoding="utf-8")
+        table = [*SMALL_MODEL, "data=table", "data.file=table.csv", "train.epochs=1"]
+        if not students:
+            run.succeeds("vit-train", *table, "hydra.run.dir=teacher")
+        distill = ["task=distill", "task.teacher=teacher", "task.alpha=1", "task.temperature=1"]
+        run.succeeds("vit-train", *table, *distill, f"hydra.run.dir=student-{len(students)}")
+        file = f"student-{len(students)}/checkpoints/last.safetensors"
+        students.append(Checkpoint.load(Path(file)).model)
+    first, second = students
+    assert all(first[key].equal(second[key]) for key in first)
+
+
 def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     # The teacher is a CNN, and knows the validation images: its normalization is another.
     cnn = ["model=cnn", "model.widths=[4,8]", "train.epochs=1", "data.val=none", *DATA]
