@@ -95,13 +95,13 @@ def browser(downloads: Path, width: int = 1366, height: int = 680) -> Iterator[B
     """Open a browser, and close it at the end of the block."""
     command = [str(DRIVER), "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout
+        ports = (re.search(r"successfully on port (\d+)", line) for line in driver.stdout)
         try:
-            assert driver.stdout
-            found = (
-                re.search(r"started successfully on port (\d+)", line) for line in driver.stdout
-            )
-            opened = Browser(int(next(filter(None, found))[1]), downloads, width, height)
-            yield opened
-            opened("", "DELETE")
+            opened = Browser(int(next(filter(None, ports))[1]), downloads, width, height)
+            try:
+                yield opened
+            finally:
+                opened("", "DELETE")  # which closes the window
         finally:
             driver.terminate()
