@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vit_train
 from docs import vit_from_scratch as scratch
 from vit_train import VisionTransformer, ViTConfig
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.augment import Cropper
 from vit_train.tasks.classify import Classify

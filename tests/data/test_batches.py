@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from small_trainers import FP32, fit
 from torch import Tensor, nn
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.model import ModelConfig
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import ClassifyConfig

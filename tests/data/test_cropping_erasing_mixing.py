@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop, functional
 from torchvision.transforms import v2 as transforms
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data.augment import (
     CROP_ASPECTS,

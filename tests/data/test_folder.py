@@ -13,9 +13,9 @@ from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.base import writing
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.data import (
     MAX_PIXELS,
-    AugmentConfig,
     Cifar10Config,
     FolderConfig,
     Stl10Config,

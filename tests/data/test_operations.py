@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, autoaugment, functional
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data import policies as operations
 from vit_train.data.augment import Blur, Orientation

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Run, write_images
+from conftest import SMALL_MODEL, Run, write_images
 
 from vit_train.config.data import DataConfig, FolderConfig, TableConfig
 from vit_train.data import folder
@@ -50,7 +50,7 @@ def test_a_table_gives_the_images_of_the_folders_that_it_describes(separator: st
 
 
 WRONG = {
-    "path,split\ncat/0.png,train\n": "has no column label: the first line must name",
+    "path,split\ncat/0.png,train\n": "has no column label: its first line is path, split\\. Add",
     "path,label,split\ncat/0.png,cat,learning\n": "line 2: the column of the split holds learning",
     "path,label\ncat/0.png,cat\n,dog\n": "line 3: each row needs a path and",
     "path,label\ncat/0.png\n": "line 2: each row",
@@ -68,14 +68,16 @@ WRONG = {
     "path,label,fold\ncat/0.png,cat,0\ndog/0.png,dog,4\n": "the column of the split holds 0, 4:",
     "path,label,usage\ncat/0.png,cat,Training\n": r"split in the column usage \(Training\)",
     "path,tags\ncat/0.png,a,b\n": "line 2: there are more cells than columns",
-    "cat/0.png,cat\n": r"no column path: .* set data.columns=\[path,label\]. This .* cat/",
-    "cat/0.png 0\n": "no column path: .* This first line is cat/0.png, 0",
+    "cat/0.png,cat,x\ncat/1.png,cat,y\n": "no column path and no column label: .* cat/0.png, cat",
+    "age,image_id,d x\n7,0,a\n": r"no column label: .*'data.columns=\[age,path,d_x\]' with label",
+    "file_name,text\ncat/0.png,a cat\ndog/0.png,a dog\n": "no column label: ",
+    "file_name,Usage\ncat/0.png,Training\ndog/0.png,Training\n": "no column label: ",
     "filename,cat,dog\ncat/0.png,1,x\ncat/1.png,2,1\n": "no column label: .* filename, cat, dog",
     "filename,good\ncat/0.png,1\ndog/0.png,0\n": "no column label: ",
     "filename,cat,dog\ncat/0.png,1,0\ndog/0.png,0,nan\n": "no column label: ",
     "filename,kind,hat,tie\ncat/0.png,cat,1,0\n": "no column label: ",
-    "image,label\n0,cat\n": "0: there is no such file\n.* end in an extension",
-    "": "no column path: .* This first line is empty",
+    "image,label\n0,cat\n": "0: there is no such file\n.* relative to data.root, now photos",
+    "": "no column path and no column label: its first line is empty",
     **{
         f"path,tags\ncat/0.png,{cells[0]}\ncat/1.png,{cells[1]}\ndog/0.png,{cells[2]}\n"
         f"dog/1.png,{cells[3]}\n": f"4 different tags, .* but 3 .*: set data.tag_separator={name}"
@@ -125,7 +127,9 @@ LAYOUTS = [
         "data/train/a data/train/b data/test/a docs",
         "holds splits: set data.root=root/data",
     ),
-    ("data/a data/b", "if the folders in root/data are the classes, set data.root=root/data"),
+    ("data/a data/b layout=classes", "if the folders in root/data are the classes, set data.root="),
+    ("data/new/a data/new/b", "class train test a 3 1 b 4 0 all 7 1"),
+    ("train/train train/bus test/train", "class train test bus 4 0 train 4 4 all 8 4"),
     ("Cat cat dog", "almost the same names; if they mean one class, use one: - 'Cat' and 'cat'"),
     ("caf\u00e9 cafe\u0301 tea", "class train test café 7 1 tea 4 0 all 11 1"),
 ]
@@ -140,6 +144,69 @@ def test_folders_of_splits_and_of_classes_are_distinguished(
     write_images("root", [f"{place}/{number}.png" for place in places for number in range(4)])
     outcome = run("vit-data", "data=folder", "data.root=root", "data.val=none", *settings)
     assert words in outcome.said, outcome.said
+
+
+def test_classes_in_label_files_are_no_class_folders(run: Run) -> None:
+    """In a folder of all images, and in folders of splits."""
+    for root in ("all", "parts/train"):
+        write_images(f"{root}/images", ["0.png", "1.png"])
+        Path(root, "labels").mkdir()
+        Path(root, "labels/0.txt").write_text("0 0.5 0.5 1 1\n", encoding="utf-8")
+        words = "are in label files: set data=table data.file=FILE"
+        run.fails(words, "vit-data", "data=folder", f"data.root={root.partition('/')[0]}")
+
+
+LISTS = {
+    "names: [cat, dog]": "",
+    "names: {1: dog, 0: no}": "",
+    "names: [[cat], dog]": "must list the names of the classes, one a line",
+    "names: &a [*a]": "must list the names of the classes",
+    "names: !!python/object/apply:os.mkdir [hacked]": "the number of a class, 0 to 0",
+    "nc: 2": "must list the names of the classes",
+    "names: [cat]": "labels/1.txt: each line must begin with the number of a class, 0 to 0",
+    "{": "must list the names of the classes",
+}
+
+
+@pytest.mark.parametrize("text", LISTS)
+def test_a_list_of_classes_is_only_read(run: Run, text: str) -> None:
+    """As in YAML, whose "no" is a name here; two more images have no label files."""
+    write_images("images", [f"{number}.png" for number in range(4)])
+    Path("labels").mkdir()
+    for number in range(2):
+        Path(f"labels/{number}.txt").write_text(f"{number} 0.5 0.5 1 1\n\n", encoding="utf-8")
+    Path("data.yaml").write_text(text, encoding="utf-8")
+    command = ["vit-data", "data=table", "data.file=data.yaml", "data.val=none"]
+    if LISTS[text]:
+        run.fails(LISTS[text], *command)
+    else:
+        said = run.says("2 images left out, for lack of a label file", *command).said
+        assert f"class train test {'cat' if 'cat' in text else 'dog'} " in said
+    assert not Path("hacked").exists()
+
+
+def test_tables_of_one_pattern_are_joined_or_left_out(run: Run) -> None:
+    """A row may name its split itself. Paths are relative to each table, or to data.root."""
+    write_images("photos", [f"{part}/{name}" for part in ("train", "val") for name in PHOTOS])
+    for part, text in (("train", "path,label\n"), ("val", "path,label,split\n")):
+        lines = [f"{name},{name[:3]}{',test' if part == 'val' else ''}\n" for name in PHOTOS]
+        Path(f"photos/{part}/labels.csv").write_text(text + "".join(lines), encoding="utf-8")
+        lines = [f"photos/{part}/{name} {name[:3]}\n" for name in PHOTOS]
+        Path(f"photos/{part}.txt").write_text("".join(lines), encoding="utf-8")
+    Path("photos/classes").mkdir()
+    Path("photos/classes/labels.csv").write_text("number,name\n", encoding="utf-8")
+    counts = "class train test cat 6 6 dog 6 6 all 12 12"
+    table = ["data=table", "data.val=none", "data.file=photos/*/labels.csv"]
+    said = run.says(counts, "vit-data", *table).said
+    assert "1 table left out" in said
+    run.says(counts, "vit-data", *table[:2], "data.file=photos/*.txt", "data.root=.")
+    run.fails("no column path", "vit-data", *table[:2], "data.file=photos/classes/*.csv")
+    run.fails("nowhere", "vit-data", *table[:2], "data.file=nowhere/*.csv")
+    small = [*SMALL_MODEL, "data.image_size=16", "train.max_minutes=1e-9"]
+    run.succeeds("vit-train", *table, *small, "train.batch_size=8", "hydra.run.dir=run")
+    run.says("labels, test:", "vit-eval", "ckpt=run")
+    Path("photos/labels.csv").write_text("path,label\nval/cat/0.png,cat\n", encoding="utf-8")
+    run.says("on 1 image", "vit-eval", "ckpt=run", "data.file=photos/labels.csv", "out=new")
 
 
 def test_columns_have_their_usual_names_and_others_are_named_once(run: Run) -> None:
@@ -199,6 +266,25 @@ def test_a_public_layout_of_a_table_is_read(layout: str) -> None:
     order = [folder.train.all_names.tolist().index(name) for name in names]
     assert data.classes == folder.classes and len(names) + len(data.test) == len(PHOTOS)
     assert torch.equal(data.train.labels, folder.train.labels[order])
+
+
+@pytest.mark.usefixtures("run")
+def test_paths_name_splits_only_with_training_images_and_without_a_column_split() -> None:
+    """The folder of the table may have brackets, as patterns have."""
+    places = ("train/a", "test/b", "test/c")
+    write_images("photos[1]", [f"{place}.png" for place in places])
+    for header, form, test in (
+        ("path,label", "{place}.png,cat", ["test/b.png", "test/c.png"]),
+        ("path,label,split", "{place}.png,cat,", None),
+        ("path,label", "train/../{place}.png,cat", None),
+        ("path,label", "{place}.png,cat", None),
+    ):
+        last = test is None and header == "path,label" and form.startswith("{")
+        lines = [form.format(place=place) for place in places[last:]]
+        Path("photos[1]/labels.csv").write_text(rows(header, lines), encoding="utf-8")
+        data = load_dataset(TableConfig(file="photos[1]/labels.csv", image_size=8))
+        names = [name.removeprefix("photos[1]/") for name in data.test.all_names]
+        assert names == test if test else len(names) == 1
 
 
 @pytest.mark.usefixtures("run")

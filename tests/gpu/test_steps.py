@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 from torch.torch_version import TorchVersion
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import ClassifyConfig

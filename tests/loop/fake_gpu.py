@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.model import CnnConfig, FastCnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import (

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.model import ViTConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.data import policies as operations

@@ -17,7 +17,8 @@ import torch.multiprocessing as mp
 from conftest import write_images
 from torch import nn
 
-from vit_train.config.data import AugmentConfig, FolderConfig
+from vit_train.config.augment import AugmentConfig
+from vit_train.config.data import FolderConfig
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import ClassifyConfig

@@ -11,7 +11,8 @@ from conftest import Run
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vit_train.config.data import AugmentConfig, ShapesConfig
+from vit_train.config.augment import AugmentConfig
+from vit_train.config.data import ShapesConfig
 from vit_train.config.tools import SheetConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.model import ViTConfig
 from vit_train.config.tasks import ReconstructConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches

@@ -7,7 +7,7 @@ import torch
 from conftest import Run, write_images
 from torch import Tensor, nn
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig, TagsConfig
 from vit_train.data.batches import Normalize, TrainBatches

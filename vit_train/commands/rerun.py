@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, read_json, require_config, typed
 from vit_train.base.text import reason
+from vit_train.config.data import folder_of
 from vit_train.config.fields import UsageError
 from vit_train.config.run import (
     CHOSEN_BY_NAME,
@@ -114,7 +115,7 @@ def changed(
     require_changeable(argument, keys, own, composed)
     settings = OmegaConf.create(stored)
     distrust(settings, stored, keys)
-    if "data.file" in keys and own.get("data.root") == str(Path(str(own.get("data.file"))).parent):
+    if "data.file" in keys and own.get("data.root") == folder_of(str(own.get("data.file"))):
         settings.data.root = ""  # a table's folder, which is now that of the new file
     known = declared()
     for key in (key for key in keys if may_change(key, argument, known)):

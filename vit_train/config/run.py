@@ -11,7 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, require_config
-from vit_train.config.data import DATA_CONFIGS, AugmentConfig, DataConfig
+from vit_train.config.augment import AugmentConfig
+from vit_train.config.data import DATA_CONFIGS, DataConfig
 from vit_train.config.fields import Settings, UsageError, seed_setting, setting
 from vit_train.config.model import MODEL_CONFIGS, ModelConfig
 from vit_train.config.tasks import TASK_CONFIGS, TaskConfig

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.data import (
-    AugmentConfig,
     DataConfig,
     TableConfig,
     max_pixels_setting,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vit_train.base.log import logger
 from vit_train.base.machine import gigabytes
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data.augment import (
     Blur,

@@ -218,8 +218,9 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     """Return the trees of the folders in config.root that have usual names of splits.
 
     Without such folders, or if they have no class folders, the root is the training tree, as with
-    config.layout=classes. Raise ValueError if the root is not a folder, or if its folders could be
-    both splits and classes.
+    config.layout=classes. Folders that only hold the data, such as those of unpacked archives, are
+    skipped. Raise ValueError if the root is not a folder, if its folders could be both splits and
+    classes, or if the classes are in label files.
     """
     root = Path(config.root)
     if not root.is_dir():
@@ -228,14 +229,34 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
         )
     if config.layout == "classes":
         return {"train": scan(root, config)}
+    root = unwrapped(root)
     places = split_folders(root)
     train = places.get("train", root / "train")
+    if any(
+        (each / "images").is_dir() and any(each.glob("labels/**/*.txt")) for each in (root, train)
+    ):
+        raise ValueError(
+            f"the classes of images in {root} are in label files: set data=table data.file=FILE "
+            "without data.root=, where FILE lists the names of the classes, such as data.yaml"
+        )
     if not subfolders(train):
         require_class_folders(root, places)
         return {"train": scan(root, config)}
     if others := [each for each in subfolders(root) if each not in places.values()]:
         logger.warning(f"ignored folders next to {train.name}/:{bulleted(others)}\n{IF_CLASSES}")
-    return {part: scan(place, config) for part, place in places.items()}
+    # An archive unpacked into a folder of its name gives, for example, seg_train/seg_train/CLASS.
+    inner = {part: place / place.name for part, place in places.items()}
+    return {
+        part: scan(inner[part] if subfolders(place) == [inner[part]] else place, config)
+        for part, place in places.items()
+    }
+
+
+def unwrapped(folder: Path) -> Path:
+    """Return the folder or, if all that it holds is a folder of folders, that one, unwrapped."""
+    inner = subfolders(folder)
+    is_wrapper = len(inner) == 1 and not images_in(folder) and not images_in(inner[0])
+    return unwrapped(inner[0]) if is_wrapper and subfolders(inner[0]) else folder
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -275,8 +296,9 @@ def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
     if any(map(subfolders, places.values())) or (len(places) > 1 and images_in(train)):
         raise ValueError(
             f"{train} has no class folders: put the training images into train/CLASS/, with a "
-            "single CLASS for images without classes. To evaluate images in another folder, set "
-            f"data.root= to that folder. {IF_CLASSES}"
+            "single CLASS for images without classes. If a table lists the classes, set data=table "
+            "data.file=TABLE. To evaluate images in another folder, set data.root= to that folder. "
+            f"{IF_CLASSES}"
         )
     for inner in folders:
         if len(split_folders(inner)) > 1:

@@ -227,7 +227,7 @@ def image_set(
     if config.on_error == "stop" or len(broken) == len(paths):
         raise ValueError(
             f"{report}\nRepair or remove these files, or set data.on_error=skip to use the others "
-            "(paths in a table are relative to data.root and end in an extension)"
+            f"(paths in a table are relative to data.root, now {config.root})"
         )
     logger.warning(report)
     left_out |= {name_of(paths[index], config): why for index, why in broken.items()}

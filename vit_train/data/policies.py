@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms import autoaugment, functional
 
-from vit_train.config.data import AugmentConfig
+from vit_train.config.augment import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data.augment import per_image, resample
 

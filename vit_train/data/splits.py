@@ -20,17 +20,22 @@ SPLITS = {
     "valid": "val",
     "validation": "val",
 }
-SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})[ _-]?(?:set|data|images)?(?![a-z])")
+SPLIT = re.compile(rf"(?<![a-z])({'|'.join(SPLITS)})[ _-]?(?:set|data|images|\d{{4}})?(?![a-z])")
 
 
 def split_of(name: str, within: bool = False) -> str | None:
-    """Return the split with this usual name, such as Training or test_set; None for other names.
+    """Return the split with this usual name, such as Training or val2017; None for other names.
 
     With `within`, the usual name may be a part of the name, as in seg_test.
     """
     name = name.strip().lower()
     found = SPLIT.search(name) if within else SPLIT.fullmatch(name)
     return SPLITS[found[1]] if found else None
+
+
+def split_in(path: str) -> str:
+    """Return the split of the first folder in a path that has a usual name; "" without one."""
+    return next(filter(None, map(split_of, re.split(r"[/\\]", path)[:-1])), "")
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
-"""Tables of images: the rows of a CSV file, whose columns may have any of their usual names."""
+"""Tables of images: the rows of CSV files, whose columns may have any of their usual names."""
 
 import csv
+import glob
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import listed
-from vit_train.config.data import TAG_SEPARATORS, TableConfig
+from vit_train.config.data import TAG_SEPARATORS, TableConfig, folder_of
 from vit_train.data.files import (
     SUFFIXES,
     ImageFile,
@@ -20,8 +23,10 @@ from vit_train.data.files import (
     class_name,
     folded,
     images_in,
+    warn_of,
 )
-from vit_train.data.splits import split_of
+from vit_train.data.label_files import CLASS_LISTS, lines_of_images
+from vit_train.data.splits import split_in, split_of
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 COLUMN_NAMES = {
@@ -36,7 +41,7 @@ COLUMN_NAMES = {
         "imageid",
         "id",
     ),
-    "label": ("label", "class", "category", "target"),
+    "label": ("label", "class", "category", "target", "classid"),
     "tags": ("tags",),
     "split": ("split", "set", "subset", "fold", "isvalid"),
     "weight": ("weight",),
@@ -46,32 +51,68 @@ CELLS = {"": "train", "true": "val", "false": "train"}
 
 
 def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
-    """Return the trees that the rows of a CSV file describe, by their split.
+    """Return the trees that the rows of the tables describe, by their split.
 
-    Raise ValueError if the file cannot be read, lacks a column, has an incomplete row or a split
-    with an unusual name, or if its tags seem to be separated otherwise than by
+    Without a column split, a row has the split of its table or, if some paths name train, that in
+    its path. Raise ValueError if a file cannot be read, lacks a column, has an incomplete row or a
+    split with an unusual name, or if its tags seem to be separated otherwise than by
     config.tag_separator.
     """
-    rows = list(table_rows(config))
+    rows = [
+        (split, table, place, row)
+        for split, table in tables_of(config)
+        for place, row in table_rows(table)
+    ]
     if not rows:
         raise ValueError(f"{config.file} lists no images")
-    cells = [row.get("split", "").strip() for _, row in rows]
+    in_paths = [split_in(row["path"]) for *_, row in rows]
+    is_divided = "train" in in_paths
+    cells = [
+        row.get("split", split or (part if is_divided else "")).strip()
+        for (split, *_, row), part in zip(rows, in_paths, strict=True)
+    ]
     parts = [CELLS.get(cell.lower()) or split_of(cell) or "" for cell in cells]
     if "" in parts:
         unknown = dict.fromkeys(cell for cell, part in zip(cells, parts, strict=True) if not part)
         raise ValueError(
-            f"{config.file}, line {rows[parts.index('')][0]}: the column of the split holds "
+            f"{rows[parts.index('')][2]}: the column of the split holds "
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
     stems = cache(by_stem)
-    files = [
-        image_file(row, f"{config.file}, line {number}", config, stems) for number, row in rows
-    ]
-    has_tags = "tags" in rows[0][1]
+    files = [image_file(row, place, table, stems) for _, table, place, row in rows]
+    # The columns of classes may give labels in one table, and tags in another.
+    has_tags = any("tags" in row for *_, row in rows)
     if has_tags and config.tag_separator is None:
         require_separated(files)
     return by_split(SplitFiles(Path(config.file), files, [], has_tags), parts)
+
+
+def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
+    """Return the table config.file or, of a pattern, all tables, each with its split.
+
+    The split of one of several tables is the usual name in its name, or that of its folder; leave
+    out tables without one, with a warning. The split of a single table is "".
+    """
+    matches = [] if Path(config.file).exists() else sorted(glob.glob(config.file))
+    paths = [Path(name) for name in matches or [config.file]]
+    splits = (
+        [split_of(path.stem, within=True) or split_of(path.parent.name) for path in paths]
+        if len(paths) > 1
+        else [""]
+    )
+    warn_of(
+        [path for path, split in zip(paths, splits, strict=True) if split is None],
+        "table",
+        "left out (no split is named in its name or its folder's)",
+    )
+    is_beside = config.root == folder_of(config.file)
+    roots = [str(path.parent) if is_beside else config.root for path in paths]
+    return [
+        (split, replace(config, file=str(path), root=root))
+        for path, split, root in zip(paths, splits, roots, strict=True)
+        if split is not None
+    ]
 
 
 def image_file(
@@ -155,24 +196,43 @@ def weight_in(text: str, place: str) -> float:
     return weight
 
 
-def table_rows(config: TableConfig) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line of the table, and its cells by COLUMN_NAMES or "group".
+def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row's place, such as "a.csv, line 2", and its cells by COLUMN_NAMES or "group".
 
     Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
     """
-    lines = read_lines(config)
-    headers = config.columns or (lines.pop(0)[1] if lines else [])
+    headers, lines = split_headers(read_lines(config), config)
+    places = [f"{config.file}, line {number}" for number, _ in lines]
+    rows = [as_cells(row, headers, place) for place, (_, row) in zip(places, lines, strict=True)]
     columns = columns_of(headers, config)
-    rows = [
-        (number, as_cells(row, headers, f"{config.file}, line {number}")) for number, row in lines
-    ]
-    classes = {} if {"label", "tags"} & columns.keys() else class_columns(headers, rows, columns)
-    require_columns(headers, columns.keys() | ({"label"} if classes else set()), config)
-    if rows:
-        check_others(headers, rows[0][1], columns | classes, config)
-    labels = marked_labels([row for _, row in rows], classes)
-    for (number, row), label in zip(rows, labels, strict=True):
-        yield number, {name: row[place] for name, place in columns.items()} | label
+    others = other_columns(headers, columns)
+    if columns.keys().isdisjoint(("label", "tags")) and (found := label_column(others, rows)):
+        columns[found[0]] = len(headers)
+        rows = [[*row, cell] for row, cell in zip(rows, found[1], strict=True)]
+        others = {}
+    require_columns(headers, columns, config)
+    if rows and others:
+        check_others(headers, others, rows[0], columns, config)
+    for place, row in zip(places, rows, strict=True):
+        yield place, {name: row[number] for name, number in columns.items()}
+
+
+def split_headers(
+    lines: Sequence[tuple[int, list[str]]], config: TableConfig
+) -> tuple[Sequence[str], Sequence[tuple[int, list[str]]]]:
+    """Return the names of the columns, config.columns if set, and the lines of images.
+
+    A first line with the name of an image is one of them; without config.columns, two cells in it
+    are a path and a label. With config.columns, the name may lack its suffix.
+    """
+    first = lines[0][1] if lines else []
+    columns = config.columns or (
+        ["path", "label"] if len(first) == 2 and first[0].lower().endswith(SUFFIXES) else first
+    )
+    place = columns_of(columns, config).get("path", 0)
+    path = Path(config.root, *first[place : place + 1])
+    has_id = bool(config.columns) and with_suffix(path, by_stem).is_file()
+    return columns, lines if has_id or path.suffix.lower() in SUFFIXES else lines[1:]
 
 
 def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
@@ -193,6 +253,8 @@ def read_lines(config: TableConfig) -> list[tuple[int, list[str]]]:
 
     Raise ValueError if the file cannot be read.
     """
+    if f"/{Path(config.file).name.lower()}".endswith(CLASS_LISTS):
+        return lines_of_images(config)
     try:
         text = Path(config.file).read_text(encoding="utf-8-sig")
         if config.file.lower().endswith((".json", ".jsonl", ".ndjson")):
@@ -260,17 +322,18 @@ def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
     return columns
 
 
-def require_columns(headers: Sequence[str], found: Set[str], config: TableConfig) -> None:
-    """Raise ValueError, with all headers, if one of the columns is missing."""
-    for column in ("path", "tags" if "tags" in found else "label"):
-        if column not in found:
-            raise ValueError(
-                f"{config.file} has no column {column}: the first line must name the columns, such "
-                "as path,label,split or, for several tags per image, path,tags (cat|dog), or all "
-                "other columns must hold 1 and 0 for one class each. For a table without such a "
-                "line, set data.columns=[path,label]. This first line is "
-                f"{listed(headers) or 'empty'}"
-            )
+def require_columns(headers: Sequence[str], found: Mapping[str, int], config: TableConfig) -> None:
+    """Raise ValueError, with all headers, if a column is missing; `found` has the usual columns."""
+    needed = ("path", "tags" if "tags" in found else "label")
+    if missing := [name for name in needed if name not in found]:
+        usual = {place: name for name, place in found.items()}
+        names = (usual.get(place) or re.sub(r"\W", "_", n) for place, n in enumerate(headers))
+        raise ValueError(
+            f"{config.file} has no column {' and no column '.join(missing)}: its first line is "
+            f"{listed(headers) or 'empty'}. Add 'data.columns=[{','.join(names)}]' with "
+            f"{' and '.join(missing)} in the right place, or let all other columns hold 1 and 0, "
+            "for one class each"
+        )
     if config.group_by not in (None, TableConfig.group_by) and "group" not in found:
         raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
 
@@ -286,58 +349,53 @@ def mark_in(cell: str) -> bool | None:
     return MARKS.get(cell.strip().lower())
 
 
-def class_columns(
-    headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], columns: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the places of the columns of one class each, by the class.
-
-    They are all columns but the usual ones, if there are several and all their cells are MARKS.
-    """
-    others = {
+def other_columns(headers: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
+    """Return the places of all columns with a name (not _) but the given ones."""
+    return {
         header: place
         for place, header in enumerate(headers)
-        if header and place not in columns.values()
+        if header not in ("", "_") and place not in columns.values()
     }
-    marks = (mark_in(row[place]) for _, row in rows for place in others.values())
-    return others if len(others) > 1 and None not in marks else {}
 
 
-def marked_labels(
-    rows: Sequence[Sequence[str]], classes: Mapping[str, int]
-) -> list[dict[str, str]]:
-    """Return the label of each row that the columns of `classes` mark, or its tags.
+def label_column(
+    others: Mapping[str, int], rows: Sequence[Sequence[str]]
+) -> tuple[str, list[str]] | None:
+    """Return the name, label or tags, and the cells of the column that `others` stand for.
 
-    They are labels if each row has exactly one. Without `classes`, the rows get neither.
+    A single column is the label if there are at least two rows for each value, and if the values
+    are not those of splits. Several columns are of one class each if all their cells are MARKS: the
+    classes of a row are its label if each row has exactly one, or else tags. Or return None.
     """
-    marked = [[name for name, place in classes.items() if mark_in(row[place])] for row in rows]
+    places = [*others.values()]
+    values = {row[place] for row in rows for place in places}
+    if len(places) == 1 and 2 * len(values) <= len(rows) and not all(map(split_of, values)):
+        return "label", [row[places[0]] for row in rows]
+    if len(places) < 2 or None in map(mark_in, values):
+        return None
+    marked = [[name for name, place in others.items() if mark_in(row[place])] for row in rows]
     kind = "label" if all(len(names) == 1 for names in marked) else "tags"
-    return [{kind: "|".join(names)} if classes else {} for names in marked]
+    return kind, ["|".join(names) for names in marked]
 
 
 def check_others(
-    headers: Sequence[str], row: Sequence[str], columns: Mapping[str, int], config: TableConfig
+    headers: Sequence[str],
+    others: Mapping[str, int],
+    row: Sequence[str],
+    columns: Mapping[str, int],
+    config: TableConfig,
 ) -> None:
-    """Log the headers of the columns that are not used.
+    """Log the headers of the columns that are not used, `others`.
 
     Raise ValueError if one of them holds a split in the first `row`, but no column split is used.
     """
-    used = [headers[place] for place in columns.values()]
-    others = {
-        place: header
-        for place, header in enumerate(headers)
-        if header and place not in columns.values()
-    }
     splits = [
-        f"{others[place]} ({cell})"
-        for place, cell in enumerate(row)
-        if place in others and split_of(cell)
+        f"{header} ({row[place]})" for header, place in others.items() if split_of(row[place])
     ]
     if splits and "split" not in columns:
         raise ValueError(
             f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
             "and write train, val or test, or delete it"
         )
-    if others:
-        logger.info(
-            f"{config.file}: columns {listed(used)}; not used: {listed([*others.values()])}"
-        )
+    used = listed([headers[place] for place in columns.values()])
+    logger.info(f"{config.file}: columns {used}; not used: {listed([*others])}")

@@ -18,6 +18,7 @@ from vit_train.config.data import (
     FolderConfig,
     ShapesConfig,
     TableConfig,
+    folder_of,
 )
 from vit_train.config.fields import as_setting, chosen
 from vit_train.config.run import preset_urls
@@ -118,11 +119,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     )
     if is_builtin(meta.path):  # its root is a placeholder (see `portable`): use the default
         start.pop("root", None)
-    if (
-        given.file is not None
-        and isinstance(own, TableConfig)
-        and own.root == str(Path(own.file).parent)
-    ):
+    if given.file is not None and isinstance(own, TableConfig) and own.root == folder_of(own.file):
         start["root"] = ""  # the folder of the run's table; now that of the given table
     # The run's own URLs and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
