@@ -125,7 +125,8 @@ def vit_data(config: DataReportConfig) -> None:
 
       vit-data data=folder data.root=my_images
 
-    Copies are found even if they were resaved, resized or made a little brighter.
+    Copies are found even if they were resaved, resized or made a little brighter. A page shows your
+    own photos that are in question, to keep, relabel or leave out.
     """
     from vit_train.run.data_report import report_data
 

@@ -12,6 +12,10 @@ from vit_train.config.fields import Settings, seed_setting, setting
 MAX_PIXELS = 64_000_000
 # A run's table of its images, in the run's folder.
 IMAGES = "images.csv"
+# In its column split, the beginning of the cells of images that data.decisions leaves out.
+LEFT_OUT_OF = "left out of "
+# A run's copy of its data.decisions, in the run's folder.
+APPLIED = "applied_decisions.csv"
 # The separators of tags by name.
 TAG_SEPARATORS = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
 # How to fit images to the shape of data.image_size.
@@ -258,6 +262,12 @@ class FolderConfig(DataConfig):
         "An earlier run's folder: its images keep their splits, and only new files are assigned. "
         "null: all files are assigned.",
     )
+    decisions: str | None = setting(
+        None,
+        "A CSV file of images to relabel or leave out (columns path, what, label, why), as the "
+        "pages of vit-data, vit-suspects and vit-eval save it. No other image changes its split. "
+        "null: none.",
+    )
     cache: bool = setting(
         False,
         "Cache decoded images on disk: later runs start faster, and images need not fit into "
@@ -271,6 +281,8 @@ class FolderConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.decisions is not None:
+            self.decisions = os.path.expanduser(self.decisions)
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
 

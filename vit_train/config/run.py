@@ -407,7 +407,9 @@ def portable(config: dict[str, Any]) -> dict[str, Any]:
     """Return a run's settings without the paths on the machine that trained the model."""
     named = {
         group: {
-            key: Path(value).name if key in ("teacher", "file", "split_as") and value else value
+            key: Path(value).name
+            if key in ("teacher", "file", "split_as", "decisions") and value
+            else value
             for key, value in config[group].items()
         }
         for group in ("task", "data")

@@ -72,6 +72,7 @@ class EvalDataConfig(Settings):
         "The image size; null: as in training. At another size, learned positions are "
         "interpolated.",
     )
+    decisions: str | None = as_in_training("decisions")
     on_error: str | None = as_in_training("on_error")
     max_pixels: int | None = as_in_training(
         "max_pixels",
@@ -348,8 +349,9 @@ class DataReportConfig(Settings):
     data: DataConfig = field(default_factory=DataConfig)
     out: str = setting(
         "data_report.csv",
-        "The CSV file to write, with one row for each fault; copies are drawn in a file beside it, "
-        "such as data_report_copies.png.",
+        "The CSV file to write, with one row for each fault. Beside it, copies are drawn, as in "
+        "data_report_copies.png, and a page shows your own photos to decide on, as in "
+        "data_report_workbench.html.",
     )
 
 

@@ -103,6 +103,9 @@ class ImageSet:
     the images have the numbers 0 to N − 1. `groups` (N,) holds the names of the images' groups, if
     there are any; a group is never split. `weights` float32 (N,) holds the images' weights in the
     training loss, if they have any.
+
+    `decided`, of the shape of `labels`, holds the labels that replace them after the images are
+    split (data.decisions), or −1 for images that are then left out.
     """
 
     images: Tensor
@@ -111,6 +114,7 @@ class ImageSet:
     names: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     weights: Tensor | None = None
+    decided: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -154,6 +158,20 @@ class ImageSet:
     def with_weight(self) -> "ImageSet":
         """Return the images whose weight in the loss is not 0; without weights, all images."""
         return self if self.weights is None else self.subset(self.weights.nonzero().squeeze(1))
+
+    @property
+    def left_out(self) -> Tensor:
+        """Return True for each image that data.decisions leaves out: bool (N,)."""
+        if self.decided is None:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return (self.decided.amax(1) if self.has_tags else self.decided) < 0
+
+    def with_decisions(self) -> "ImageSet":
+        """Return the images that data.decisions keeps, with the labels that it gives them."""
+        if self.decided is None:
+            return self
+        decided = replace(self, labels=self.decided, decided=None)
+        return decided.subset(~self.left_out)
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Return the units that may not be split: the groups or, without groups, single images.
@@ -226,7 +244,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a checksum of images, labels, classes, groups and weights.
+        """Return a checksum of images, labels, classes, groups, weights and decisions.
 
         The checksum does not depend on where the data is stored. Of unlabeled images, only the
         number and the shape affect the checksum.
@@ -234,7 +252,7 @@ class Dataset:
         unlabeled = () if self.unlabeled is None else tuple(self.unlabeled.shape)
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
         for part in filter(None, (self.train, self.val, self.test)):
-            more = [each for each in (part.labels, part.weights) if each is not None]
+            more = [each for each in (part.labels, part.weights, part.decided) if each is not None]
             for tensor in chain(part.images.split(IMAGES_PER_PART), more):
                 crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
             if part.groups is not None:

@@ -159,11 +159,7 @@ def is_flat(images: np.ndarray) -> Any:
 def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, int]:
     """Convert an image to RGB uint8 (3,H,W), and return its marks; see `read_image`."""
     height, width = reading.size
-    image.load()  # first, because metadata may follow the pixels
-    # Not by ImageOps.exif_transpose, which writes the metadata anew, and fails if it cannot.
-    if (turn := turn_of(image)) is not None:
-        image = image.transpose(turn)
-    image = as_rgb(image, reading.white_level)
+    image = upright(image, reading.white_level)
     bilinear = Image.Resampling.BILINEAR
     if reading.fit == "pad":
         image = ImageOps.pad(image, (width, height), bilinear, color=PADDING)
@@ -178,6 +174,15 @@ def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, int]:
     lost = 1 - across * down / (image.width * image.height)
     pixels = np.array(image.resize((width, height), bilinear, box)).transpose(2, 0, 1)
     return pixels, FLAT * bool(is_flat(pixels)) + CROPPED * (lost > MOST_LOST)
+
+
+def upright(image: Image.Image, white_level: int | None) -> Image.Image:
+    """Return an image as RGB, turned as its EXIF orientation demands; see `as_rgb`."""
+    image.load()  # first, because metadata may follow the pixels
+    # Not by ImageOps.exif_transpose, which writes the metadata anew, and fails if it cannot.
+    if (turn := turn_of(image)) is not None:
+        image = image.transpose(turn)
+    return as_rgb(image, white_level)
 
 
 def as_rgb(image: Image.Image, white_level: int | None) -> Image.Image:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from vit_train.base.log import logger
-from vit_train.config.data import IMAGES, FolderConfig, TableConfig
+from vit_train.config.data import IMAGES, LEFT_OUT_OF, FolderConfig, TableConfig
 from vit_train.config.fields import sides
 from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
+from vit_train.data.decisions import decisions_on, relabeled, report_decisions
 from vit_train.data.decode import (
     THREADS,
     Decoded,
@@ -55,6 +56,8 @@ def load_folder(config: FolderConfig) -> Dataset:
             f"{config.title} lists no training images: set the column split to train for some rows"
         )
     classes = class_names(trees)
+    if config.decisions is not None:
+        report_decisions(list(trees.values()), config.decisions, config)
     skipped = skip([path for tree in trees.values() for path in tree.other_files])
     level = config.white_level or common_white_level(
         [file.path for file in trees["train"].files], config.max_pixels
@@ -140,7 +143,10 @@ def divided_as_before(trees: dict[str, SplitFiles], config: FolderConfig) -> dic
             f"data.split_as={config.split_as} must be the folder of a run on such images: there is "
             f"no {table}"
         )
-    rows = {row["path"]: row.get("split") for _, row in table_rows(TableConfig(file=str(table)))}
+    rows = {
+        row["path"]: row.get("split", "").removeprefix(LEFT_OUT_OF)
+        for _, row in table_rows(TableConfig(file=str(table)))
+    }
     parts = [rows.get(listed_name(file.path, config)) for file in tree.files]
     part_of = {file.unit: part for file, part in zip(tree.files, parts, strict=True) if part}
     if not part_of:
@@ -219,6 +225,7 @@ def image_set(
         names=np.array([name_of(path, config) for path in paths], dtype=object),
         groups=tree.groups,
         weights=None if None in weights else torch.tensor(weights),
+        decided=decided_labels(tree, classes, config) if config.decisions else None,
     )
     if not broken:
         return found
@@ -298,4 +305,12 @@ def label_tensor(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
     labels = torch.zeros(len(tree.files), len(classes))
     for row, tags in zip(labels, numbers, strict=True):
         row[tags] = 1
+    return labels
+
+
+def decided_labels(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) -> Tensor:
+    """Return the labels after data.decisions, −1 for files that it leaves out; see ImageSet."""
+    labels = label_tensor(relabeled(tree, classes, config), classes)
+    left_out = [row.get("what") == "leave out" for row in decisions_on(tree, config)]
+    labels[torch.tensor(left_out)] = -1
     return labels

@@ -1,7 +1,7 @@
 """Training, validation and test images: splits, folds and subsets, stratified by class."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -43,11 +43,14 @@ class Splits:
     train: ImageSet
     val: ImageSet | None
     test: ImageSet
+    # The images of each split that data.decisions leaves out.
+    left_out: dict[str, ImageSet] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, ImageSet]:
         """Return the splits that exist, by name."""
-        return {name: part for name, part in vars(self).items() if part is not None}
+        every = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: part for name, part in every.items() if part is not None}
 
     def named(self, name: str) -> ImageSet:
         """Return the split called train, val or test; raise ValueError if it does not exist."""
@@ -63,7 +66,7 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     of the training images. data.val=test validates on the test images. With data.val=none, there
     are no validation images. With data.cv_folds, training and validation images are joined, and one
     fold of all these images is used for validation. All splits and subsets are stratified and
-    seeded.
+    seeded. data.decisions is applied last, so that no other image changes its split.
     """
     train = dataset.train
     test = subset(dataset.test, "test_subset", config)
@@ -73,7 +76,23 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
         train, val = one_fold(every, config.cv_folds, config.cv_fold, config.split_seed)
     elif config.val == "split" and val is None:
         train, val = hold_out(train, "val_fraction", config)
-    return Splits(subset(train, "train_subset", config), val, test)
+    return decided(Splits(subset(train, "train_subset", config), val, test))
+
+
+def decided(splits: Splits) -> Splits:
+    """Apply data.decisions to each split; raise ValueError if it leaves no image of a split."""
+    kept = {name: part.with_decisions() for name, part in splits.parts.items()}
+    left_out = {
+        name: part.subset(part.left_out)
+        for name, part in splits.parts.items()
+        if part.decided is not None
+    }
+    for name in left_out:
+        if not len(kept[name]):
+            raise ValueError(
+                f"data.decisions leaves out all {name} images: delete some of its lines"
+            )
+    return replace(splits, **kept, left_out=left_out)
 
 
 def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:

@@ -14,7 +14,7 @@ from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_object
 from vit_train.base.text import counted, csv_text, file_name
 from vit_train.base.writing import output_folder, write_json, write_text
-from vit_train.config.data import DataConfig
+from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.fields import as_setting
 from vit_train.config.tools import EvalConfig
 from vit_train.config.training import BEST
@@ -34,6 +34,7 @@ from vit_train.evaluate.measuring import (
 from vit_train.evaluate.pages import evaluation_page
 from vit_train.evaluate.predict import class_rows, tag_rows
 from vit_train.evaluate.summaries import Json, read_curve, validated_on
+from vit_train.evaluate.workbench import write_workbench
 from vit_train.explain.explainer import Explainer, true_classes
 from vit_train.figures.charts import Figure, curves, draw_robustness, save
 from vit_train.figures.images import (
@@ -62,6 +63,12 @@ from vit_train.trained.model import Meta, Trained
 # Number of images with drawn maps, and number of images on which maps are measured.
 MAPPED = 12
 EXPLAINED = 256
+# A warning on the page of the mistakes.
+ABOUT_MISTAKES = (
+    "The model gets these photos wrong; most of their labels may be right. Change a label only if "
+    "the photo shows that it is wrong: since only mistakes are shown, changed labels can only "
+    "raise the accuracy."
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
         content["foreign"] = {"folder": config.foreign} | found
     explainer = explainer_of(trained, precision)
     content |= {"focus": explainer.focus(sample(images, EXPLAINED).images)} if explainer else {}
+    content |= mistakes_page(folder, images, result, meta, data)
     evaluated = Evaluated(meta, images, result, content, run_of(meta.path))
     write(folder, evaluated, pictures(evaluated, trained, explainer))
     return evaluated
@@ -201,6 +209,33 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
     }
 
 
+def mistakes_page(
+    folder: Path, images: ImageSet, result: Evaluation, meta: Meta, data: DataConfig
+) -> Json:
+    """Write a page on which the user decides on a classifier's mistakes on image files.
+
+    Return {"workbench": its name}, or {} for other models and images.
+    """
+    if not isinstance(result, Classification) or not isinstance(data, FolderConfig):
+        return {}
+    found = result.predictions
+    cases = [
+        [
+            (
+                str(images.all_names[index]),
+                meta.classes[found.labels[index]],
+                f"predicted {meta.classes[found.predicted[index]]}: {found.confidence[index]:.0%}",
+                meta.classes[found.predicted[index]],
+            )
+        ]
+        for index in np.argsort(-found.confidence, kind="stable")
+        if found.predicted[index] != found.labels[index]
+    ]
+    sections = {"Mistakes, the most confident first": cases}
+    write_workbench(folder / "workbench.html", sections, meta.classes, data, ABOUT_MISTAKES)
+    return {"workbench": "workbench.html"}
+
+
 def write(folder: Path, evaluated: Evaluated, drawn: Iterator[tuple[str, Figure]]) -> None:
     """Write results.json, the figures, report.html and, with labels, predictions.csv."""
     names = evaluated.images.all_names.tolist()
@@ -253,7 +288,7 @@ def display_name(checkpoint: Path) -> str:
 
 # Settings that are not hashed: they alter no result, or are in the folder's name.
 UNHASHED = ("ckpt", "split", "out", "batch_size", "device", "data.download")
-PLACES = ("data.root", "data.file", "foreign")
+PLACES = ("data.root", "data.file", "data.decisions", "foreign")
 
 
 def default_folder(config: EvalConfig, first: Meta, *others: Meta) -> Path:

@@ -244,6 +244,8 @@ def settings_of(summary: Json) -> Json:
         mark = summary.get("fingerprint")
         # The images may have changed between two runs.
         known.pop("data.file", None)
+        if known.get("data.decisions", "null") != "null":  # the fingerprint covers its content
+            known["data.decisions"] = True
         known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})" if mark else root
     code = summary.get("code") or {}
     mark = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:8]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
-from vit_train.config.data import DataConfig, FolderConfig
+from vit_train.config.data import LEFT_OUT_OF, DataConfig, FolderConfig
 from vit_train.config.run import TrainConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import (
@@ -46,17 +46,23 @@ class RunData:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return the numbers of images for training, validation and testing."""
-        return {
+        """Return the numbers of images for training, validation and testing, and left out."""
+        sizes = {
             "train": len(self.train),
             "val": len(self.splits.val or ()),
             "test": len(self.splits.test),
         }
+        left_out = {name for part in self.splits.left_out.values() for name in part.all_names}
+        return sizes | ({"left_out": len(left_out)} if left_out else {})
 
     def image_rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the rows of a table of all images: their names, classes and splits."""
+        """Yield the rows of a table of all images: their names, classes and splits.
+
+        Images that data.decisions leaves out have their split after LEFT_OUT_OF.
+        """
         yield "path", "tags" if self.train.has_tags else "label", "split"
-        for split, part in self.splits.parts.items():
+        left_out = {LEFT_OUT_OF + name: part for name, part in self.splits.left_out.items()}
+        for split, part in (self.splits.parts | left_out).items():
             labels = part.label_names(self.facts.classes)
             for name, label in zip(part.all_names, labels, strict=True):
                 yield printable(name), label, split
@@ -151,20 +157,31 @@ def data_facts(
     """Return a description of the data, with the keys of all images that the run must not test on.
 
     The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
-    your own images, the keys of the training and validation images. For your own images, also warn
-    if copies of test images are among the training and validation images.
+    your own images, the keys of the training and validation images, also of those that
+    data.decisions leaves out. For your own images, also warn if copies of test images are among the
+    training and validation images, or if data.decisions leaves a class without training images.
     """
     seen = seen_before
     if isinstance(config, FolderConfig):
-        validated = [] if splits.val is None or config.val == "test" else [splits.val]
-        own = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
-        seen = own if seen_before is None else torch.cat((own, seen_before))
-        if copies := int(are_among(splits.test.images, own).sum()):
+        names = ("train",) if splits.val is None or config.val == "test" else ("train", "val")
+        own = torch.cat([image_keys(splits.parts[name].images) for name in names])
+        tested = image_keys(splits.test.images)
+        # Images left out of training are not tested on later, unless a copy was kept for testing.
+        left_out = [image_keys(splits.left_out[name].images) for name in names if splits.left_out]
+        seen = torch.cat((own, *(keys[~torch.isin(keys, tested)] for keys in left_out)))
+        seen = seen if seen_before is None else torch.cat((seen, seen_before))
+        if copies := int(torch.isin(tested, own).sum()):
             logger.warning(
                 f"copies of {counted(copies, 'test image')} are among the training and "
                 "validation images, which makes the test result too optimistic: remove the copies, "
                 "which vit-data lists"
             )
+    counts = splits.train.class_counts(len(data.classes))
+    if splits.left_out and 0 in counts:
+        logger.warning(
+            f"data.decisions leaves no training images of {data.classes[counts.index(0)]}, which "
+            "the model cannot learn: to remove the class, move its images elsewhere"
+        )
     return DataFacts(data.classes, data.image_shape, data.fingerprint, seen, seen_before)
 
 

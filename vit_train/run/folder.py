@@ -21,7 +21,7 @@ from vit_train.base.writing import (
     write_json,
     write_text,
 )
-from vit_train.config.data import IMAGES, FolderConfig
+from vit_train.config.data import APPLIED, IMAGES, FolderConfig
 from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
 from vit_train.config.tasks import ReconstructConfig
 from vit_train.data.dataset import ImageSet
@@ -223,6 +223,8 @@ class RunFolder(RunFiles):
         write_text(self.path / CONFIG, as_yaml(self.settings))
         if isinstance(self.run.config.data, FolderConfig):
             write_text(self.path / IMAGES, csv_text(self.run.data.image_rows()))
+            if decisions := self.run.config.data.decisions:
+                write_text(self.path / APPLIED, Path(decisions).read_text(encoding="utf-8-sig"))
         self.summarize("running")
         self.flush()
         origin = self.earlier.words(self.run.config) if self.earlier else self.run.origin

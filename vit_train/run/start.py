@@ -11,7 +11,7 @@ from torch import nn
 
 from vit_train.base.log import logger
 from vit_train.base.machine import memory_bytes
-from vit_train.config.data import IMAGES, FolderConfig
+from vit_train.config.data import APPLIED, IMAGES, FolderConfig
 from vit_train.config.fields import chosen, sides
 from vit_train.config.model import (
     ModelConfig,
@@ -280,7 +280,8 @@ def with_named_runs(config: TrainConfig, own: Path, earlier: Path | None) -> Tra
     If the folder stayed in the config, a resumed run could load a different model, because a newer
     run may have been added to the folder. If the run that data.split_as names no longer exists,
     name a run with the same splits instead: the run in the folder `earlier`, which this one
-    continues, or this run, in the folder `own`.
+    continues, or this run, in the folder `own`. For data.decisions, name the copy in that run's
+    folder, because the user may have edited the file since.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -293,6 +294,8 @@ def with_named_runs(config: TrainConfig, own: Path, earlier: Path | None) -> Tra
     same = earlier or own
     if other and not (other / IMAGES).is_file() and (same / IMAGES).is_file():
         found["data.split_as"] = same
+    if getattr(config.data, "decisions", None) is not None and (same / APPLIED).is_file():
+        found["data.decisions"] = same / APPLIED
     return with_settings(config, {key: str(run) for key, run in found.items()})
 
 

@@ -1,6 +1,6 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ import torch
 from vit_train.base.log import logger
 from vit_train.base.text import counted, listed, plain_cell
 from vit_train.config.data import (
+    APPLIED,
     DATA_CONFIGS,
     IMAGES,
     MAX_PIXELS,
@@ -32,6 +33,7 @@ from vit_train.data.dataset import (
     load_dataset,
     without,
 )
+from vit_train.data.decisions import relabeled
 from vit_train.data.files import SplitFiles, by_split, listed_name
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
@@ -126,6 +128,9 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         start["urls"] = preset_urls(name)
     if issubclass(kind, FolderConfig):
         start |= folder_settings(start, meta)
+        # In another folder, other images may have the same paths.
+        is_own = name == own.name and given.root is None and given.file is None
+        start["decisions"] = applied(meta) if is_own else None
     return kind(**(start | changes))
 
 
@@ -142,6 +147,13 @@ def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     }
 
 
+def applied(meta: Meta) -> str | None:
+    """Return the run's copy of its data.decisions, or None without one."""
+    copy = run_folder(meta.path) / APPLIED
+    is_used = getattr(meta.config.data, "decisions", None) is not None and copy.is_file()
+    return str(copy) if is_used else None
+
+
 def listed_images(
     config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta, count: int | None
 ) -> EvalImages | None:
@@ -150,9 +162,9 @@ def listed_images(
     Without `count`, also read the validation images, for a temperature. Return None if the run's
     list of files, and the keys of the images it has seen, do not show that these are its images.
     """
-    if given.root or given.file or config.cache or meta.seen is None:
+    if given.root or given.file or given.decisions or config.cache or meta.seen is None:
         return None
-    trees = listed_trees(config, run_folder(meta.path) / IMAGES)
+    trees = listed_trees(config, run_folder(meta.path) / IMAGES, meta.classes)
     parts = dict[str, ImageSet]()
     for name in {split, "val"} if count is None and config.val == "split" else {split}:
         tree = trees.get(name)
@@ -170,14 +182,17 @@ def listed_images(
     return EvalImages(parts[split], parts.get("val"), advantage(split, meta))
 
 
-def listed_trees(config: FolderConfig, table: Path) -> dict[str, SplitFiles]:
+def listed_trees(
+    config: FolderConfig, table: Path, classes: Sequence[str]
+) -> dict[str, SplitFiles]:
     """Return the trees of the splits that a run's list of its images names.
 
     Return no trees if there is no such list, or if a file was added, removed or relabeled.
     """
     if not table.is_file():
         return {}
-    trees = list(find_trees(replace(config, split_as=None)).values())
+    found = find_trees(replace(config, split_as=None)).values()
+    trees = [relabeled(tree, classes, config) for tree in found]
     files = {listed_name(file.path, config): file for tree in trees for file in tree.files}
     rows = [row for _, row in table_rows(TableConfig(file=str(table)))]
     labels = {row["path"]: row.get("tags", row.get("label")) for row in rows}
@@ -196,8 +211,10 @@ def folder_images(
     test images that the run has trained or validated on.
     """
     is_given = given.root is not None or given.file is not None
+    # The run's decisions count if these are the run's own images.
+    decided = replace(config, decisions=given.decisions or applied(meta))
     images = (
-        load_part(config, split, meta.classes if meta.task.needs_labels else None)
+        load_part(decided, split, meta.classes if meta.task.needs_labels else None)
         if is_given or config.name != meta.config.data.name
         else None
     )
@@ -207,6 +224,7 @@ def folder_images(
     if data is None:
         # The subset sizes of the run are meant for its own images, not for other images.
         config = replace(config, test_subset=given.test_subset)
+        images = images.with_decisions() if given.decisions else images
         return unseen(images, split, config, meta)
     logger.info(f"the folder holds the run's own images: evaluating the run's {split} images")
     return run_images(data, config, split, meta)
@@ -244,7 +262,7 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
-        found = unseen(every or data.test, split, config, meta)
+        found = unseen((every or data.test).with_decisions(), split, config, meta)
         train = without(splits.train, image_keys(found.images.images))
         return found._replace(train=train)
     caveat = "The model may have been trained on some of these images."
@@ -274,6 +292,7 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         require_unseen(images, unknown)
         images = unknown
         caveat = left_out(count)
+        caveat += " Images that data.decisions leaves out count as such." if applied(meta) else ""
     elif advantage(split, meta):
         caveat = (
             "The epoch was chosen on the run's own test images. If the evaluated "

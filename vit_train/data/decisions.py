@@ -1,0 +1,87 @@
+"""A user's decisions on single images: to relabel them or leave them out. No file is moved."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vit_train.base.log import logger
+from vit_train.base.text import counted, listed, plain_cell
+from vit_train.config.data import FolderConfig, TableConfig
+from vit_train.data.files import SplitFiles, bulleted, listed_name
+from vit_train.data.tables import read_lines
+
+# The columns of data.decisions, and what a row decides.
+COLUMNS = ("path", "what", "label", "why")
+WHAT = ("keep", "relabel", "leave out")
+
+
+def read_decisions(file: str) -> dict[str, dict[str, str]]:
+    """Return the rows of data.decisions by the image's path, as a run lists it (`listed_name`).
+
+    A row has COLUMNS and its "place" in the file. Raise ValueError if the file cannot be read or
+    lacks a column, if a row decides something else, or if two rows differ on one image.
+    """
+    try:
+        (_, header), *lines = read_lines(TableConfig(file=file)) or [(1, [])]
+    except ValueError as error:
+        raise ValueError(str(error).replace("data.file=", "data.decisions=", 1)) from None
+    if not {"path", "what"} <= {*header}:
+        raise ValueError(
+            f"the first line of data.decisions={file} must name the columns, "
+            f"{','.join(COLUMNS)}, but is {listed(header) or 'empty'}"
+        )
+    found: dict[str, dict[str, str]] = {}
+    for number, cells in lines:
+        row = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
+        row["place"] = f"{file}, line {number}"
+        if row["what"] not in WHAT:
+            raise ValueError(
+                f"{row['place']}: the column what must hold keep, relabel or leave out, not "
+                f"{row['what'] or 'nothing'}"
+            )
+        first = found.setdefault(row["path"], row)
+        if (first["what"], first["label"]) != (row["what"], row["label"]):
+            raise ValueError(f"{row['place']} contradicts {first['place']}: delete one of the two")
+    return found
+
+
+def decisions_on(tree: SplitFiles, config: FolderConfig) -> list[dict[str, str]]:
+    """Return the row of data.decisions for each file, or {} for a file without one."""
+    rows = read_decisions(config.decisions) if config.decisions else {}
+    return [rows.get(listed_name(file.path, config), {}) for file in tree.files]
+
+
+def relabeled(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) -> SplitFiles:
+    """Return the files with the labels that data.decisions gives them.
+
+    Raise ValueError if such a label is not one of `classes` or, for tags, several of them.
+    """
+    known = {str(plain_cell(name)): name for name in classes} | {name: name for name in classes}
+    files = list(tree.files)
+    for number, row in enumerate(decisions_on(tree, config)):
+        if row.get("what") == "relabel":
+            label = row["label"]
+            names = list(filter(None, label.split("|"))) if tree.has_tags else [label]
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(
+                    f"{row['place']}: the label {unknown[0] or '(empty)'} is not a class of these "
+                    f"images ({listed(classes)}): correct it; to begin a new class, first add "
+                    "images of this class"
+                )
+            files[number] = files[number]._replace(label="|".join(known[name] for name in names))
+    return replace(tree, files=files)
+
+
+def report_decisions(trees: Sequence[SplitFiles], file: str, config: FolderConfig) -> None:
+    """Log what data.decisions=`file` does, and warn of its rows whose image does not exist."""
+    found = [row for tree in trees for row in decisions_on(tree, config) if row]
+    counts = Counter(row["what"] for row in found)
+    logger.info(
+        f"{file}: {counted(counts['leave out'], 'image')} left out, {counts['relabel']:,} "
+        f"relabeled, {counts['keep']:,} kept as they are"
+    )
+    if missing := sorted(read_decisions(file).keys() - {row["path"] for row in found}):
+        logger.warning(
+            f"{file} names images that do not exist; correct or delete these lines (paths are "
+            f"relative to data.root):{bulleted(missing)}"
+        )
