@@ -270,7 +270,7 @@ TYPED = {
     "vit-eval ckpt=[run,builtin:cifar10]": "their classes differ",
     "vit-eval ckpt=run weights=ema": "this run kept no moving average of the weights",
     "vit-predict ckpt=mae images=x.jpg": "task=reconstruct does not classify images",
-    "vit-predict ckpt=mae images=x.jpg out=a.txt": "must end in .csv or .jsonl",
+    "vit-predict ckpt=mae images=x.jpg out=a.txt": "a file name that ends in .csv or .jsonl",
     "vit-train resume=run checkpoint.metric=loss": "cannot change checkpoint.metric",
     "vit-train config=run experiment=mae": "config= and experiment= cannot be combined",
     "vit-train extend=run experiment=mae": "extend= and experiment= cannot be combined",
@@ -292,7 +292,7 @@ TYPED = {
     "vit-explain ckpt=run html=page.html images=x.jpg layer=1": "leave out images=, layer=",
     "vit-explain ckpt=run score=9 target=square": "is for maps of the predicted class",
     "vit-predict ckpt=run images=~nobody.jpg": "images=~nobody.jpg: there is no such file",
-    "vit-explain ckpt=run html=page.htm": "html=page.htm must end in .html",
+    "vit-explain ckpt=run html=page.htm": "html=page.htm must be a file name that ends in .html",
     "vit-explain ckpt=mae html=page.html": "html= needs a Vision Transformer that classifies",
     "vit-explain ckpt=builtin:cifar10 html=page.html": "cannot read CIFAR-10",
     # what an encoder or a teacher cannot do

@@ -81,7 +81,7 @@ def our_commands(page: Path) -> list[list[str]]:
 @cache
 def check_settings(command: str, settings: tuple[str, ...]) -> None:
     """Compose the settings; a page repeats what others say, and this takes a third of a second."""
-    name = command.replace("-", "_").replace("vit_train", "train")
+    name = command.replace("vit-train", "train")
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         to_config(compose(name, list(settings)), object)
 

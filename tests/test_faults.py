@@ -98,7 +98,7 @@ def test_a_failure_before_the_first_checkpoint_names_the_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", failing)
-        outcome = run.fails("No space left on device: ", *train)
+        outcome = run.fails("No space left on device. ", *train)
     folder = Path("run").absolute()
     assert (
         "events.out" in outcome.err and f"Resume with: vit-train resume={folder}\n" in outcome.err

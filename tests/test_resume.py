@@ -23,7 +23,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.commands.rerun import summarized_settings
+from vit_train.commands.rerun import read_settings
 from vit_train.config.run import (
     TrainConfig,
     declared,
@@ -512,10 +512,10 @@ def test_published_rows_of_every_age_can_be_repeated() -> None:
     for file in Path(__file__).parents[1].glob("docs/results/*/*.json"):
         row = read_json(file)
         if config := row.get("config"):
-            by_settings[str([sorted(config[group]) for group in ("task", "data")])] = row
+            by_settings[str([sorted(config[group]) for group in ("task", "data")])] = file, row
     assert len(by_settings) > 9
-    for row in by_settings.values():
-        config = from_checkpoint(summarized_settings(row))
+    for file, row in by_settings.values():
+        config = from_checkpoint(read_settings(file))
         used = row["config"]
         assert (config.seed, config.precision) == (used["seed"], row["precision"])
         assert config.train.epochs == used["train"]["epochs"]

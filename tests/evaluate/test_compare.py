@@ -14,12 +14,12 @@ from vit_train.evaluate.results import (
     gather_results,
     interval_cell,
     latex_cell,
+    seconds_in_steps,
     short_rows,
     table,
     text_table,
-    time_in_steps,
 )
-from vit_train.evaluate.summaries import group_runs, read_summaries
+from vit_train.evaluate.summaries import Group, group_runs, read_summaries
 
 
 def summary(acc: float, seed: int = 0, changes: dict[str, Any] | None = None, **more: Any) -> dict:
@@ -232,7 +232,7 @@ def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> No
 def test_seconds_in_steps_are_images_by_speed() -> None:
     rows = [(100, 50), (300, 100), (300, 0), (400, 25)]  # 2 s, 2 s, no step, 4 s
     curve = [{"images_seen": float(seen), "images_per_s": float(speed)} for seen, speed in rows]
-    assert time_in_steps(curve) == pytest.approx(8)
+    assert seconds_in_steps(Group({}, [{"curve": curve}])) == pytest.approx([8])
 
 
 def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:

@@ -148,7 +148,7 @@ def test_features_of_own_photos_have_their_names(run: Run, small_run: SmallRun) 
     assert found["names"].tolist() == ["photos/a.png", "photos/b.png"]
     expected = vit_train.load("run").features(["photos/a.png", "photos/b.png"])
     np.testing.assert_allclose(found["features"], expected, atol=1e-5)
-    run.fails("must end in .npz", "vit-features", "ckpt=run", "out=features.csv")
+    run.fails("that ends in .npz", "vit-features", "ckpt=run", "out=features.csv")
     run.fails("has layers 1 to 2", "vit-features", "ckpt=run", "layer=3", "images=nowhere")
     words = "data.train_subset cannot be set here: it comes from the run"
     run.fails(words, "vit-features", "ckpt=run", "data.train_subset=9")

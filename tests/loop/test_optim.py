@@ -182,7 +182,7 @@ def test_layers_are_those_of_beit_and_mae() -> None:
         assert scale == 0.5 ** (4 - layer) * (10 if "head" in first else 1), name
     assert len(found) == len(list(VisionTransformer(TINY).parameters()))
     assert set(scales(AdamWConfig(layer_decay=1)).values()) == {1}
-    with_decoder = MaskedAutoencoder(TINY, 2, 32, 3)
+    with_decoder = MaskedAutoencoder(TINY, 2, (3, 32, 32))
     rates = rate_scales(with_decoder, AdamWConfig(layer_decay=0.5))
     assert rates[with_decoder.encoder.blocks[0].norm1.weight] == 0.125
     assert rates[with_decoder.decoder.blocks[0].norm1.weight] == 1

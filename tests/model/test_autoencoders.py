@@ -31,11 +31,11 @@ def drawn(model: nn.Module) -> nn.Module:
 
 
 def autoregressor(given_rows: int, **config: object) -> Autoregressor:
-    return drawn(Autoregressor(replace(CONFIG, **config), 2, 16, 3, given_rows))
+    return drawn(Autoregressor(replace(CONFIG, **config), 2, (3, 16, 16), given_rows))
 
 
 def masked_autoencoder(**config: object) -> MaskedAutoencoder:
-    return drawn(MaskedAutoencoder(replace(CONFIG, **config), 1, 16, 3))
+    return drawn(MaskedAutoencoder(replace(CONFIG, **config), 1, (3, 16, 16)))
 
 
 def test_joining_is_the_inverse_of_cutting() -> None:

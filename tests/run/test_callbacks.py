@@ -345,7 +345,7 @@ def test_a_package_that_a_tracker_lacks_is_named(
 ) -> None:
     Path("mlflow.py").write_text("import no_such", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    words = "mlflow is installed, but needs no_such: pip install no_such"
+    words = "trackers=[mlflow] needs a package: pip install no_such"
     run.fails(words, "vit-train", *SMALL, "trackers=[mlflow]")
 
 

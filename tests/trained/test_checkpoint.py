@@ -200,7 +200,9 @@ class Trainer:
         kept = {"model": {"w": self.weights}, "optimizers": [[{"moment": self.moments}]]}
         return resuming(step=self.step, epoch=self.epoch, best=self.best, **kept)
 
-    def leave_out(self, began: float) -> None:
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        yield
         self.left_out += 1
 
 

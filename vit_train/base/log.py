@@ -23,18 +23,16 @@ def logged_to(path: Path) -> Iterator[None]:
 
     Also append the message of an error that ends the block. Lines that cannot be written are lost.
     """
-    file = path.open("a", encoding="utf-8")
-    handler = logging.StreamHandler(file)
+    handler = logging.FileHandler(path, encoding="utf-8")
     try:
         with logged_by(handler, "%(asctime)s %(message)s"):
             yield
     except BaseException as error:
-        end = {"msg": f"ended by {type(error).__name__}: {error}"}
-        handler.handle(logging.makeLogRecord(end))
+        handler.handle(logging.makeLogRecord({"msg": f"ended by {type(error).__name__}: {error}"}))
         raise
     finally:
         with contextlib.suppress(OSError):  # which would hide the error that ends the block
-            file.close()
+            handler.close()
 
 
 class PrintableFormatter(logging.Formatter):

@@ -78,20 +78,25 @@ def hardware(device: "torch.device") -> dict[str, str | int | None]:
     }
 
 
+def cpu_info() -> str:
+    """Return what the system reports of the CPU.
+
+    On Windows, this is a line such as "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD".
+    """
+    if CPUINFO.exists():
+        return CPUINFO.read_text(errors="replace", encoding="utf-8")
+    return platform.processor()
+
+
 def cpu_model() -> str:
     """Return the name of the CPU, or "" if the system does not report the name."""
-    with contextlib.suppress(OSError):
-        text = CPUINFO.read_text(errors="replace", encoding="utf-8")
-        if found := re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE):  # absent on ARM
-            return found[1].strip()
-    return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.*)$", cpu_info(), re.MULTILINE)  # absent on ARM
+    return found[1].strip() if found else platform.processor()
 
 
 def cpu_identity() -> tuple[str, int]:
     """Return the maker of an x86 CPU and the number of its family; ("", 0) if they are unknown."""
-    text = platform.processor()  # Windows: "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD"
-    with contextlib.suppress(OSError):
-        text = CPUINFO.read_text(errors="replace", encoding="utf-8")
+    text = cpu_info()
     maker = re.search(r"GenuineIntel|AuthenticAMD", text)
     family = re.search(r"(?i)family\s*:?\s*(\d+)", text)
     return (maker[0], int(family[1])) if maker and family else ("", 0)

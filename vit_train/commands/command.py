@@ -8,9 +8,10 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
-from inspect import getdoc
+from inspect import cleandoc
 from os.path import exists  # false for a list that is too long to be a path
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import yaml
@@ -254,35 +255,35 @@ def described(config: DictConfig, indent: str = "") -> Iterator[str]:
 
 
 def console_command(
-    settings: type[Config], path: str, groups: Mapping[str, str | None] = {}
-) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
-    """Return a decorator that turns a function into a console command.
+    about: str,
+    work: str | Callable[[Config], object],
+    settings: type[Config],
+    path: str,
+    groups: Mapping[str, str | None] = {},
+) -> Callable[[], None]:
+    """Return a console command, whose help begins with `about`, which begins with its name.
 
-    The function takes an instance of the dataclass `settings`, whose values the command reads from
-    the command line. The function `vit_eval` becomes the command `vit-eval`, and the function's
-    docstring becomes the first part of the help. `path` is the setting that the error message
-    suggests if the user gives a path without a key. `groups` maps each group of conf/ that the
-    command accepts to the default choice, or to None. PyTorch is imported only within the function,
-    so that invalid settings are reported at once.
+    The command reads the values of the dataclass `settings` from the command line, and then calls
+    the function `work`, or the function at this place, such as "module:name", which is imported
+    only then. `path` is the setting that the error message suggests if the user gives a path
+    without a key. `groups` maps each group of conf/ that the command accepts to the default choice,
+    or to None.
     """
+    name = about.partition(":")[0]
+    chosen = [{group: choice} for group, choice in groups.items()]
+    store = ConfigStore.instance().store
+    store(name=f"{name}_schema", node=settings)
+    store(name=name, node={"defaults": [f"{name}_schema", *chosen, "_self_"]})
 
-    def decorate(work: Callable[[Config], object]) -> Callable[[], None]:
-        name = work.__name__
-        chosen = [{group: choice} for group, choice in groups.items()]
-        store = ConfigStore.instance().store
-        store(name=f"{name}_schema", node=settings)
-        store(name=name, node={"defaults": [f"{name}_schema", *chosen, "_self_"]})
+    def main() -> None:
+        with short_errors(name, settings), shown_on_terminal():
+            flags = read_command(name, cleandoc(about), settings, groups, path)
+            config = composed(name, flags)
+            if flags.cfg:
+                print(OmegaConf.to_yaml(config), end="")
+            else:
+                require_known(config, settings)
+                call = resolve_name(work) if isinstance(work, str) else work
+                call(to_config(config, settings))
 
-        def main() -> None:
-            with short_errors(name.replace("_", "-"), settings), shown_on_terminal():
-                flags = read_command(name, str(getdoc(work)), settings, groups, path)
-                config = composed(name, flags)
-                if flags.cfg:
-                    print(OmegaConf.to_yaml(config), end="")
-                else:
-                    require_known(config, settings)
-                    work(to_config(config, settings))
-
-        return main
-
-    return decorate
+    return main

@@ -101,11 +101,10 @@ def lines_above(error: BaseException) -> str:
 
     Show the user's own code, all of an unexpected error, and nothing for other errors.
     """
-    if SHOW_TRACEBACKS:
+    frames = own_frames(error) or own_frames(error.__cause__)
+    if SHOW_TRACEBACKS or not (frames or is_expected(error)):
         return "".join(traceback.format_exception(error))
-    if frames := own_frames(error) or own_frames(error.__cause__):
-        return "".join(traceback.format_list(frames))
-    return "" if is_expected(error) else "".join(traceback.format_exception(error))
+    return "".join(traceback.format_list(frames))
 
 
 def explain(error: BaseException, kind: type = TrainConfig) -> str:
@@ -117,6 +116,7 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
     name = type(error).__name__
     if not is_expected(error) and message != name:
         message = f"{name}: {message}"
+    message += "".join(getattr(error, "__notes__", ()))
     frames = own_frames(error) or own_frames(error.__cause__)
     if own := [each for each in frames if is_own(Path(each.filename))]:
         message += f" ({own[-1].filename}:{own[-1].lineno})"

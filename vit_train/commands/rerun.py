@@ -141,21 +141,11 @@ def require_changeable(
         affected = below or ([] if may_change(key, argument, known) else kept)
         if differing := [name for name in affected if own[name] != wanted.get(name)]:
             shown = ", ".join(f"{name}={own[name]}" for name in differing[:3])
+            can_fork = all(may_change(name, "fork", known) for name in differing)
             raise UsageError(
                 f"{argument}= cannot change {key} (this run has {shown}): leave {key} out, or "
-                f"start a new run{other_arguments(key, differing)}"
+                f"start a new run: {'fork= or ' if can_fork else ''}config= with this run's folder"
             )
-
-
-def other_arguments(key: str, differing: Sequence[str]) -> str:
-    """Name the arguments with which a new run can change `key`, and so the `differing` settings."""
-    known = declared()
-    able = [
-        f"{each}="
-        for each in ("fork", "config")
-        if key != "experiment" and all(may_change(name, each, known) for name in differing)
-    ]
-    return f": {' or '.join(able)} with this run's folder" if able else ""
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]) -> None:
@@ -210,19 +200,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     try:
         if path.suffix == ".json":
-            return summarized_settings(read_json(path))
+            summary = typed(dict[str, Any], read_json(path), "it")
+            require_config(summary.get("config"), "its config")
+            settings = without_retired(summary["config"])
+            # Early summaries keep the setting auto, and note beside it which precision was used.
+            used = summary.get("precision", settings.get("precision"))
+            return as_saved(settings | {"precision": used})
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")
         return without_retired(stored)
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from None
-
-
-def summarized_settings(summary: Any) -> dict[str, Any]:
-    """Return the settings that a run used, given its summary; raise Refused without settings."""
-    used = typed(dict[str, Any], summary, "it")
-    require_config(used.get("config"), "its config")
-    # Early summaries keep the setting auto, and note beside it which precision the run used.
-    settings = without_retired(used["config"])
-    return as_saved(settings | {"precision": used.get("precision", settings.get("precision"))})

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
-from typing import Any, TextIO
+from typing import TextIO
 
-import hydra.utils
 from hydra._internal.utils import _run_hydra
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
@@ -26,9 +25,6 @@ from vit_train.commands.command import AUTO, flag_parser, import_own_parts, is_n
 from vit_train.commands.errors import explain, lines_above, short_errors
 from vit_train.config.run import CONF_DIR
 from vit_train.trained.folder import Outcome, for_shell, removed_if_empty, resume_command
-
-# What Hydra may run for a config: its launchers and sweepers, and logging.
-EXECUTED = ["hydra.*", "hydra_plugins.*", "logging.*", "vit_train.base.log.PrintableFormatter"]
 
 
 class Sweep:
@@ -111,9 +107,7 @@ class Sweep:
 
     def launch(self, flags: argparse.Namespace) -> Path | None:
         """Run what `flags` describe; return the sweep's folder if all its jobs have finished."""
-        allow: Any = getattr(hydra.utils, "execution_whitelist", None)  # from Hydra 1.4 on
-        with allow(EXECUTED) if allow else contextlib.nullcontext():
-            _run_hydra(flags, flag_parser(), self.run, str(CONF_DIR), "train")
+        _run_hydra(flags, flag_parser(), self.run, str(CONF_DIR), "train")
         return None if self.failures or self.stopped else Path(self.folder)
 
     def report(self) -> None:

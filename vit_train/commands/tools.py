@@ -1,7 +1,7 @@
 """All commands except vit-train.
 
-Each function imports the code that it calls, so that invalid settings are reported before PyTorch
-is loaded.
+Each names the function that it calls, which is imported only after the settings have been accepted,
+so that invalid settings are reported before PyTorch is loaded.
 """
 
 import argparse
@@ -26,13 +26,7 @@ from vit_train.config.tools import (
 )
 
 
-@console_command(EvalConfig, "ckpt")
-def vit_eval(config: EvalConfig) -> None:
-    """vit-eval: evaluate a trained model, or compare several models on the same images.
-
-    vit-eval ckpt=outputs/cifar10-tiny split=test
-    vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'
-    """
+def evaluate(config: EvalConfig) -> None:
     from vit_train.evaluate.compare import compare_checkpoints
     from vit_train.evaluate.evaluate import evaluate_checkpoint
 
@@ -42,34 +36,39 @@ def vit_eval(config: EvalConfig) -> None:
         evaluate_checkpoint(config)
 
 
-@console_command(SuspectsConfig, "runs")
-def vit_suspects(config: SuspectsConfig) -> None:
+vit_eval = console_command(
+    """vit-eval: evaluate a trained model, or compare several models on the same images.
+
+    vit-eval ckpt=outputs/cifar10-tiny split=test
+    vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'
+    """,
+    evaluate,
+    EvalConfig,
+    "ckpt",
+)
+vit_suspects = console_command(
     """vit-suspects: find wrong labels, with the runs of a cross-validation.
 
       vit-train -m data.cv_folds=5 data.cv_fold=0,1,2,3,4 data=folder data.root=my_images
       vit-suspects runs=outputs/multirun/TIME
 
     Each image is classified by the runs that did not train on it.
-    """
-    from vit_train.evaluate.suspects import find_suspects
-
-    find_suspects(config)
-
-
-@console_command(PredictConfig, "images")
-def vit_predict(config: PredictConfig) -> None:
+    """,
+    "vit_train.evaluate.suspects:find_suspects",
+    SuspectsConfig,
+    "runs",
+)
+vit_predict = console_command(
     """vit-predict: classify images of any size with a trained model.
 
     vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
     vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv
-    """
-    from vit_train.evaluate.predict import predict_images
-
-    predict_images(config)
-
-
-@console_command(FeaturesConfig, "images")
-def vit_features(config: FeaturesConfig) -> None:
+    """,
+    "vit_train.evaluate.predict:predict_images",
+    PredictConfig,
+    "images",
+)
+vit_features = console_command(
     """vit-features: write a trained model's features of images to a NumPy file.
 
       vit-features ckpt=outputs/cifar10-tiny out=features.npz
@@ -77,60 +76,55 @@ def vit_features(config: FeaturesConfig) -> None:
 
     The file has arrays for each split: train_features (N,D), train_labels (N,), train_names (N,)
     and so on. For images of your own, it has features and names.
-    """
-    from vit_train.evaluate.features import write_features
-
-    write_features(config)
-
-
-@console_command(ExplainConfig, "images")
-def vit_explain(config: ExplainConfig) -> None:
+    """,
+    "vit_train.evaluate.features:write_features",
+    FeaturesConfig,
+    "images",
+)
+vit_explain = console_command(
     """vit-explain: show which regions of an image led to a prediction.
 
     vit-explain ckpt=outputs/cifar10-tiny
     vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout
     vit-explain ckpt=outputs/cifar10-tiny html=demo.html
-    """
-    from vit_train.explain.explain import explain_predictions
-
-    explain_predictions(config)
-
-
-@console_command(ExportConfig, "ckpt")
-def vit_export(config: ExportConfig) -> None:
+    """,
+    "vit_train.explain.explain:explain_predictions",
+    ExplainConfig,
+    "images",
+)
+vit_export = console_command(
     """vit-export: export a model to ONNX, torch.export, safetensors, timm or Hugging Face.
 
     vit-export ckpt=outputs/cifar10-tiny format=onnx
     vit-export ckpt=outputs/cifar10-tiny format=hf out=my_model
-    """
-    from vit_train.interop.export import export
-
-    export(config)
-
-
-@console_command(SheetConfig, "data.root", {"data": "shapes", "augment": "strong"})
-def vit_augment(config: SheetConfig) -> None:
+    """,
+    "vit_train.interop.export:export",
+    ExportConfig,
+    "ckpt",
+)
+vit_augment = console_command(
     """vit-augment: draw training images beside augmented versions of the same images.
 
     vit-augment data=cifar10 augment=strong out=augmented.png
-    """
-    from vit_train.run.preview import draw_contact_sheet
-
-    draw_contact_sheet(config)
-
-
-@console_command(DataReportConfig, "data.root", {"data": "shapes"})
-def vit_data(config: DataReportConfig) -> None:
+    """,
+    "vit_train.run.preview:draw_contact_sheet",
+    SheetConfig,
+    "data.root",
+    {"data": "shapes", "augment": "strong"},
+)
+vit_data = console_command(
     """vit-data: count the images of each class and split; find broken files and copies.
 
       vit-data data=folder data.root=my_images
 
     Copies are found even if they were resaved, resized or made a little brighter. A page shows your
     own photos that are in question, to keep, relabel or leave out.
-    """
-    from vit_train.run.data_report import report_data
-
-    report_data(config)
+    """,
+    "vit_train.run.data_report:report_data",
+    DataReportConfig,
+    "data.root",
+    {"data": "shapes"},
+)
 
 
 # The groups of vit-train, with their choices for a new model.
@@ -144,15 +138,7 @@ NEW_MODEL = {
 }
 
 
-@console_command(TrainConfig, "import", NEW_MODEL)
-def vit_check(config: TrainConfig) -> None:
-    """vit-check: try the parts that your own module registers, before any run.
-
-      vit-check import=my_parts
-
-    A line for each part says what was checked, or what is wrong. The settings, which are those of
-    vit-train, are used to try the parts.
-    """
+def check(config: TrainConfig) -> None:
     from vit_train.run.check import check_parts, outcome
 
     parts = list(check_parts(config))
@@ -168,18 +154,32 @@ def vit_check(config: TrainConfig) -> None:
     sys.exit(status)
 
 
-@console_command(InspectConfig, "out", NEW_MODEL)
-def vit_inspect(config: InspectConfig) -> None:
+vit_check = console_command(
+    """vit-check: try the parts that your own module registers, before any run.
+
+      vit-check import=my_parts
+
+    A line for each part says what was checked, or what is wrong. The settings, which are those of
+    vit-train, are used to try the parts.
+    """,
+    check,
+    TrainConfig,
+    "import",
+    NEW_MODEL,
+)
+vit_inspect = console_command(
     """vit-inspect: show a new model's parameters, FLOPs, permutation test and position table.
 
       vit-inspect model=tiny model.positions=sinusoidal out=positions.png
       vit-inspect experiment=stl10_vit
 
     The settings are those of vit-train; no images are read.
-    """
-    from vit_train.run.preview import inspect_model
-
-    inspect_model(config)
+    """,
+    "vit_train.run.preview:inspect_model",
+    InspectConfig,
+    "out",
+    NEW_MODEL,
+)
 
 
 def vit_results() -> None:

@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import hydra.utils
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -216,10 +215,8 @@ def job_folder(number: int) -> str:
 
 
 # Not in main, because the processes of Slurm only import this module.
-new_names = hasattr(hydra.utils, "execution_whitelist")  # from Hydra 1.4 on
-register: Any = OmegaConf.register_resolver if new_names else OmegaConf.register_new_resolver
-register("new_run_folder", new_run_folder, replace=True)
-register("job_folder", job_folder, replace=True)
+OmegaConf.register_new_resolver("new_run_folder", new_run_folder, replace=True)
+OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
 
 
 def single_run(flags: argparse.Namespace) -> DictConfig | None:

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib import import_module
+from pkgutil import resolve_name
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -46,6 +46,7 @@ def setting(
     text: str,
     *,
     choices: tuple[object, ...] = (),
+    suffixes: tuple[str, ...] = (),
     alters: Literal["nothing", "rounding", "machine", "results"] = "results",
     kept_by_fork: bool | None = None,
     shapes: bool | str = False,
@@ -54,6 +55,8 @@ def setting(
     **bounds: float,
 ) -> Any:
     """Return a dataclass field with a help text, allowed values, and what the setting does.
+
+    The name of a file must end in one of the `suffixes`, if given.
 
     `alters` is the most that another value changes. "machine" means that another value changes
     results, but that another machine may need it. A setting that is `kept_by_fork` belongs to the
@@ -71,6 +74,7 @@ def setting(
     metadata = {
         "help": text,
         "choices": choices,
+        "suffixes": suffixes,
         "alters": alters,
         "kept_by_fork": kept_by_fork,
         "shapes": shapes,
@@ -166,6 +170,8 @@ def violated_requirement(value: Any, metadata: Mapping[str, Any]) -> str:
     bounds = metadata.get("bounds", {})
     if choices and value not in choices:
         return f"one of: {', '.join(map(as_word, choices))}"
+    if (suffixes := metadata.get("suffixes")) and not value.endswith(suffixes):
+        return f"a file name that ends in {' or '.join(suffixes)}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     if isinstance(value, float) and not math.isfinite(value):
@@ -199,5 +205,4 @@ def builder(settings: Settings) -> Callable[..., Any]:
         raise ValueError(f"{kind.__name__} builds nothing: set its attribute `builds`")
     if not isinstance(kind.builds, str):
         return kind.builds  # type: ignore[no-any-return]
-    module, _, name = kind.builds.partition(":")
-    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+    return resolve_name(kind.builds)  # type: ignore[no-any-return]

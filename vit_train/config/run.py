@@ -371,13 +371,11 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
 
 def values(config: TrainConfig) -> dict[str, Any]:
     """Return the values of all settings by their keys, such as "model.depth"."""
-    found: dict[str, Any] = {}
-    for name, value in vars(config).items():
-        is_group = isinstance(value, Settings)
-        found |= (
-            {f"{name}.{key}": v for key, v in vars(value).items()} if is_group else {name: value}
-        )
-    return found
+    return {
+        f"{name}.{key}" if isinstance(part, Settings) else name: value
+        for name, part in vars(config).items()
+        for key, value in (vars(part) if isinstance(part, Settings) else {"": part}).items()
+    }
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:

@@ -178,7 +178,9 @@ class PredictConfig(TrainedConfig):
         "read paths from standard input.",
     )
     out: str | None = setting(
-        None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
+        None,
+        "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl).",
+        suffixes=(".csv", ".jsonl"),
     )
     topk: int = setting(3, "Number of most probable classes to show (not for tags).", at_least=1)
     abstain: float | None = setting(
@@ -190,11 +192,6 @@ class PredictConfig(TrainedConfig):
     )
     device: str = device_setting()
     max_pixels: int = max_pixels_setting()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.out is not None and not self.out.endswith((".csv", ".jsonl")):
-            raise ValueError(f"out={self.out} must end in .csv or .jsonl")
 
 
 @dataclass
@@ -215,14 +212,9 @@ class FeaturesConfig(TrainedConfig):
         "without a head, the mean.",
         choices=("auto", "class", "mean"),
     )
-    out: str = setting("features.npz", "The NumPy file to write.")
+    out: str = setting("features.npz", "The NumPy file to write.", suffixes=(".npz",))
     device: str = device_setting()
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.out.endswith(".npz"):
-            raise ValueError(f"out={self.out} must end in .npz")
 
 
 @dataclass
@@ -267,6 +259,7 @@ class ExplainConfig(TrainedConfig):
         None,
         "Instead of pictures, write a web page to this .html file. The page runs the model in the "
         "browser, on `count` test images and on any photo.",
+        suffixes=(".html",),
     )
     device: str = device_setting()
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
@@ -274,8 +267,6 @@ class ExplainConfig(TrainedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.html is not None and not self.html.endswith(".html"):
-            raise ValueError(f"html={self.html} must end in .html")
         pictured = ("images", "method", "layer", "target", "score", "out")
         given = [f"{key}=" for key in pictured if getattr(self, key) != getattr(ExplainConfig, key)]
         if self.html is not None and given:

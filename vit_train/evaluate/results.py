@@ -23,7 +23,7 @@ from vit_train.evaluate.summaries import (
     validated_on,
     value_at,
 )
-from vit_train.figures.charts import Curve, Figure, curves, save
+from vit_train.figures.charts import Figure, curves, save
 from vit_train.figures.measures import BUILT_IN
 from vit_train.loop.metrics import Classification, interval_of_mean, is_uneven
 from vit_train.loop.tagging import Tagging
@@ -103,10 +103,6 @@ class Measure:
         """Format the mean of the runs' values and, for several runs, ± their standard deviation."""
         numbers = [each(values) for each, least in ((mean, 1), (stdev, 2)) if len(values) >= least]
         return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
-
-    def final(self, group: Group) -> str:
-        """Format the test results of the runs' final weights."""
-        return self.text([run["test"]["final"][self.name] for run in group.runs])
 
 
 INTERVAL = "95 % interval"
@@ -377,7 +373,7 @@ def columns(
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
-        title("test", "final weights"): measure.final(group),
+        title("test", "final weights"): measure.text(group.values("test", "final", measure.name)),
         INTERVAL: interval_cell(group),
         DIFFERENCE: difference_cell(group, baseline, measure),
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
@@ -421,16 +417,14 @@ def seconds_in_steps(group: Group) -> list[float]:
     curves = [run.get("curve") or [{}] for run in group.runs]
     if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
         return []
-    return list(map(time_in_steps, curves))
-
-
-def time_in_steps(curve: Curve) -> float:
-    """Return the seconds spent in training steps, from the images and speeds in a metrics.csv."""
-    return sum(
-        (row["images_seen"] - before["images_seen"]) / row["images_per_s"]
-        for before, row in pairwise([{"images_seen": 0.0}, *curve])
-        if row["images_per_s"] > 0
-    )
+    return [
+        sum(
+            (row["images_seen"] - before["images_seen"]) / row["images_per_s"]
+            for before, row in pairwise([{"images_seen": 0.0}, *curve])
+            if row["images_per_s"] > 0
+        )
+        for curve in curves
+    ]
 
 
 def minutes(seconds: Sequence[float]) -> str:

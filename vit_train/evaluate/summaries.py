@@ -183,8 +183,8 @@ def group_runs(summaries: Sequence[Json]) -> list[Group]:
     groups: dict[tuple[str, ...], Group] = {}
     for settings, summary in zip(flat, summaries, strict=True):
         own = {key: settings[key] for key in differing if key in settings}
-        new = Group(own, [], label_keys)
-        groups.setdefault(values_of(settings, differing), new).runs.append(summary)
+        group = groups.setdefault(values_of(settings, differing), Group(own, [], label_keys))
+        group.runs.append(summary)
     for group in groups.values():
         group.runs = newest_of_each(group.runs)
     return sorted(

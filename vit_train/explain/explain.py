@@ -108,22 +108,20 @@ def read_images(
     _, height, width = trained.meta.image_shape
     scale = max(1, VIEWING_SIDE / min(height, width))
     size = (round(scale * height), round(scale * width))
-    names: list[str] = []
-    images = []
-    shown = []
+    found: list[tuple[Tensor, str, Tensor]] = []
     marks: dict[Path, int] = {}
     for path in paths:
-        if len(names) >= count:
+        if len(found) >= count:
             break
         try:
-            images.append(trained.pixels(path, max_pixels, marks))
+            image = trained.pixels(path, max_pixels, marks)
         except BrokenImage as error:
             logger.warning(f"{path} cannot be read: {error}")
             continue
-        names.append(path.name)
         # Without marks, which the first reading has set.
-        shown.append(trained.pixels(path, max_pixels, size=size))
-    if not names:
+        found.append((image, path.name, trained.pixels(path, max_pixels, size=size)))
+    if not found:
         raise ValueError("cannot read any of the images")
     warn(marks)
-    return torch.stack(images), names, torch.stack(shown)
+    images, names, shown = zip(*found, strict=True)
+    return torch.stack(images), list(names), torch.stack(shown)

@@ -1,8 +1,6 @@
 """The page of `vit-explain html=`: a model that runs in a browser, and how it learned."""
 
 import gzip
-import math
-from itertools import compress
 from pathlib import Path
 
 import torch
@@ -97,7 +95,7 @@ def kept_epochs(trained: Trained) -> list[Path]:
         for file in run_folder(trained.meta.path).glob(f"{CHECKPOINTS}/epoch-*.safetensors")
     }
     earlier = [by_epoch[epoch] for epoch in sorted(by_epoch) if epoch < trained.meta.epoch]
-    return earlier[:: math.ceil(len(earlier) / MOST_EPOCHS) or 1]
+    return earlier[:: -(-len(earlier) // MOST_EPOCHS) or 1]
 
 
 def record(
@@ -174,5 +172,6 @@ def require_supported(trained: Trained) -> VisionTransformer:
         value = getattr(model.config, name)
         reasons[f"model.{name}={value}"] = value not in values
     if any(reasons.values()):
-        raise ValueError(f"html= does not support {', '.join(compress(reasons, reasons.values()))}")
+        names = (name for name, applies in reasons.items() if applies)
+        raise ValueError(f"html= does not support {', '.join(names)}")
     return model

@@ -46,8 +46,10 @@ def our_activation(theirs: object) -> str:
     return ACTIVATIONS[str(theirs)]
 
 
-def known_statistics(mean: Any, std: Any) -> Statistics | None:
-    return None if mean is None or std is None else valid_statistics(mean, std)
+def known_statistics(images: Mapping[str, Any], mean: str, std: str) -> Statistics | None:
+    """Return the statistics under these two keys, or None if one of the keys is missing."""
+    is_known = images.get(mean) is not None and images.get(std) is not None
+    return valid_statistics(images[mean], images[std]) if is_known else None
 
 
 # Number of attention heads by the size in an architecture's name, as in vit_small_patch16_224.
@@ -84,8 +86,7 @@ def timm_facts(files: Files) -> ModelFacts:
     images = config.get("pretrained_cfg") or config
     names = config.get("label_names")
     classes = list(map(str, names)) if isinstance(names, list) else None
-    statistics = known_statistics(images.get("mean"), images.get("std"))
-    return ModelFacts(settings, classes, statistics)
+    return ModelFacts(settings, classes, known_statistics(images, "mean", "std"))
 
 
 def built_facts(model: nn.Module) -> ModelFacts:
@@ -98,7 +99,7 @@ def built_facts(model: nn.Module) -> ModelFacts:
         "activation": our_activation(type(block.mlp.act).__name__),
         "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
     }
-    statistics = known_statistics(images.get("mean"), images.get("std"))
+    statistics = known_statistics(images, "mean", "std")
     return ModelFacts(settings, images.get("label_names"), statistics)
 
 
@@ -189,7 +190,7 @@ def hf_facts(files: Files) -> ModelFacts:
     named = classes and not classes[0].startswith("LABEL_")
     statistics: Statistics | None = Statistics((0.0,) * CHANNELS, (1.0,) * CHANNELS)
     if images.get("do_normalize") is not False:
-        statistics = known_statistics(images.get("image_mean"), images.get("image_std"))
+        statistics = known_statistics(images, "image_mean", "image_std")
     return ModelFacts(settings, classes if named else None, statistics)
 
 

@@ -275,13 +275,6 @@ SAVED = "encoder.layer.{n}"
 MODULE = "layers.{n}"
 
 
-def with_prefix(state: Weights) -> Weights:
-    return {
-        key if key.startswith("classifier.") else f"vit.{key}": value
-        for key, value in state.items()
-    }
-
-
 HUGGING_FACE = Layout(
     name="Hugging Face",
     names={
@@ -309,7 +302,10 @@ HUGGING_FACE = Layout(
     facts=hf_facts,
     files=hf_files,
     unused=("pooler.", "decoder.", "embeddings.mask_token"),
-    pack=with_prefix,
+    pack=lambda state: {
+        key if key.startswith("classifier.") else f"vit.{key}": value
+        for key, value in state.items()
+    },
 )
 # Saved files and the modules of transformers 5 use different names; a state dict may have either.
 HUGGING_FACE_MODULES = replace(

@@ -9,7 +9,6 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from vit_train.model.patches import grid_of
 from vit_train.model.positions import Weights
 from vit_train.model.vit import encoder_of
 from vit_train.trained.checkpoint import KEY as CHECKPOINT
-from vit_train.trained.folder import PREFIX as BUILTIN
 from vit_train.trained.load import load
 
 FROM_TIMM = "timm:"
@@ -78,7 +76,9 @@ def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
     try:
         if source.startswith(FROM_TIMM):
             return from_timm(source.removeprefix(FROM_TIMM), wanted)
-        file = None if source.startswith(BUILTIN) else weights_file(Path(source))
+        path = Path(source)
+        files = filter(Path.is_file, (path, *(path / name for name in WEIGHT_FILES)))
+        file = next(files, None)
         return from_run(source) if file is None else from_file(file, wanted)
     except ValueError as error:
         raise ValueError(f"init_from={source}: {error}") from error
@@ -132,12 +132,10 @@ def from_own(state: Weights, about: dict[str, Any]) -> Pretrained:
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     """Return a model that timm downloads and builds; raise Refused if timm is missing or fails."""
     try:
-        timm = import_module("timm")
+        model = import_module("timm").create_model(name, pretrained=True)
+        facts = built_facts(model)
     except ImportError as error:
         raise Refused("timm is not installed: pip install -e '.[timm]' in the checkout") from error
-    try:
-        model = timm.create_model(name, pretrained=True)
-        facts = built_facts(model)
     except Exception as error:  # errors of the network, of timm, or for blocks without attention
         raise Refused(f"cannot get {name} from timm: {reason(error)}") from error
     state = unwrapped(model.state_dict())
@@ -234,7 +232,7 @@ def require_whole(state: Weights, config: ViTConfig, image_size: int | list[int]
     head = state.get("head.weight")
     shape = (CHANNELS, *sides(image_size))
     classes = len(head) if head is not None and head.ndim else 1
-    model = on_meta(partial(build, config, shape, classes), config)
+    model = on_meta(lambda: build(config, shape, classes), config)
     if head is None:
         state = {key: each for key, each in model.state_dict().items() if "head." in key} | state
     try:
@@ -264,11 +262,6 @@ CONFIG_FILES = ("config.json", "preprocessor_config.json")
 WRAPPERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model")
 # Prefixes that wrappers, such as PyTorch's, add to names.
 PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit|dinov2(_with_registers)?)\.)+")
-
-
-def weights_file(path: Path) -> Path | None:
-    """Return the file of weights at `path`, a file or a folder; None if there is none."""
-    return next(filter(Path.is_file, (path, *(path / name for name in WEIGHT_FILES))), None)
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -205,8 +205,7 @@ class Trainer:
 
     def must_stop(self) -> bool:
         """Return True if this process or another one has called `stop`."""
-        asks = self.step % self.ask_every == 0
-        return asks and self.processes.any(bool(self.stop_reason))
+        return self.step % self.ask_every == 0 and self.processes.any(bool(self.stop_reason))
 
     def draws(self) -> Iterator[tuple[Tensor, ...]]:
         """Begin or continue this epoch: yield the draws of its remaining batches."""

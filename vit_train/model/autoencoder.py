@@ -118,14 +118,14 @@ class EncoderDecoder(nn.Module):
     """
 
     def __init__(
-        self, config: ViTConfig, decoder_depth: int | None, image_size: int | Size, in_channels: int
+        self, config: ViTConfig, decoder_depth: int | None, image_shape: tuple[int, int, int]
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(config, image_size, in_channels)
+        self.encoder = Encoder(config, image_shape[1:], image_shape[0])
         self.decoder = Decoder(
             replace(config, depth=decoder_depth or config.depth), self.encoder.grid
         )
-        self.to_pixels = Linear(config.embed_dim, in_channels * config.patch_size**2)
+        self.to_pixels = Linear(config.embed_dim, image_shape[0] * config.patch_size**2)
         init_weights(self.to_pixels, config)
 
     def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:
@@ -164,8 +164,7 @@ class Autoregressor(EncoderDecoder):
         self,
         config: ViTConfig,
         decoder_depth: int | None,
-        image_size: int | Size,
-        in_channels: int,
+        image_shape: tuple[int, int, int],
         given_rows: int,
     ) -> None:
         if config.sees_neighbors:
@@ -173,7 +172,7 @@ class Autoregressor(EncoderDecoder):
                 "task=autoregress predicts patch by patch, so patches must not overlap: set "
                 "model.stem=patches and model.patch_overlap=0"
             )
-        super().__init__(config, decoder_depth, image_size, in_channels)
+        super().__init__(config, decoder_depth, image_shape)
         rows, columns = self.encoder.grid
         if given_rows >= rows:
             raise ValueError(

@@ -1,11 +1,11 @@
 """Build models from their settings, and compute the models' parameters and memory."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vit_train.base.machine import require_memory
 from vit_train.config.fields import Size, builder, in_pixels
@@ -102,10 +102,6 @@ def images_at_once(model: VisionTransformer) -> int:
     return most if attention_of(model.config).has_weights else 0
 
 
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
     """Estimate the bytes of memory for a forward pass on one image (C,H,W), without the weights.
 
@@ -149,9 +145,10 @@ def require_model_fits(
             f"{config.patch_size} by {config.patch_size} pixels: choose a smaller data.image_size "
             "or a larger model.patch_size"
         )
-    weights = copies * bytes_of(model.parameters()) + bytes_of(model.buffers())
+    weights = sum(each.nbytes for each in model.parameters())
+    buffers = sum(each.nbytes for each in model.buffers())
     require_memory(
-        weights + forward_bytes(config, image_shape) + more,
+        copies * weights + buffers + forward_bytes(config, image_shape) + more,
         f"{config.size_settings}, with images of {in_pixels(size)},",
         "choose a smaller model, larger patches or smaller images",
     )

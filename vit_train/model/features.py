@@ -8,7 +8,7 @@ from vit_train.model.vit import encoder_of, layer_index
 
 
 class Features(nn.Module):
-    """A copy of a trained model without its head: images (B,C,H,W) → features (B,D).
+    """A trained model without its head, with the same weights: images (B,C,H,W) → features (B,D).
 
     For a Vision Transformer, the features are the class token (`tokens` is "class") or the mean of
     the patches ("mean") after block `layer`, which counts from 1 or, if negative, from the end. By
@@ -21,17 +21,18 @@ class Features(nn.Module):
 
     def __init__(self, model: nn.Module, layer: int = -1, tokens: str = "auto") -> None:
         super().__init__()
-        encoder = self.encoder = copy.deepcopy(encoder_of(model))
+        shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
+        self.model = copy.deepcopy(model, shared)
+        encoder = self.encoder = encoder_of(self.model)
         if encoder is None:
             if (layer, tokens) != (-1, "auto"):
                 raise ValueError("layer= and tokens= are for Vision Transformers only")
-            self.model = copy.deepcopy(model)
             self.model.head = nn.Identity()
             return
         config = encoder.config
         if tokens == "class" and not config.has_class_token:
             raise ValueError(f"tokens=class: model.head={config.head} has no class token")
-        of_head = config.has_class_token and encoder_of(model) is model
+        of_head = config.has_class_token and encoder is self.model
         self.of_class = of_head if tokens == "auto" else tokens == "class"
         last = layer_index(layer, config.depth, "model")
         if last < config.depth - 1:

@@ -322,53 +322,45 @@ def draw_relevance(run: Run, model: VisionTransformer, shown: ImageSet) -> Figur
     )
 
 
-class Wandb:
-    """Weights & Biases, or Trackio, which has the same functions but finds a run by its name."""
-
-    def __init__(self, module: Any, folder: Path, record: str, settings: dict[str, Any]) -> None:
-        has_ids = module.__name__ == "wandb"
-        run = module.init(
-            project=folder.absolute().parent.name,
-            name=folder.name if has_ids else f"{folder.name}-{record[:8]}",
-            config=settings,
-            resume="allow",
-            **({"id": record} if has_ids else {}),
-        )
-        self.log = run.log
-        self.close = run.finish
+# The functions of a tracker that log numbers at a step, and that end the run.
+Tracker = tuple[Callable[..., object], Callable[[], object]]
 
 
-class Mlflow:
-    """MLflow, which gives runs its own ids, and finds an earlier run by a tag."""
-
-    def __init__(self, module: Any, folder: Path, record: str, settings: dict[str, Any]) -> None:
-        module.set_experiment(folder.absolute().parent.name)
-        query = f"tags.vit_train = '{record}'"
-        found = module.search_runs(filter_string=query, output_format="list")
-        module.start_run(
-            run_id=found[0].info.run_id if found else None,
-            run_name=folder.name,
-            tags={"vit_train": record},
-        )
-        if not found:  # MLflow allows no changes, such as of train.max_minutes
-            module.log_params({key: str(value)[:500] for key, value in flatten(settings)})
-        self.log = module.log_metrics
-        self.close = module.end_run
+def open_wandb(module: Any, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
+    """Open Weights & Biases, or Trackio: the same functions, but it finds a run by its name."""
+    has_ids = module.__name__ == "wandb"
+    run = module.init(
+        project=folder.absolute().parent.name,
+        name=folder.name if has_ids else f"{folder.name}-{record[:8]}",
+        config=settings,
+        resume="allow",
+        **({"id": record} if has_ids else {}),
+    )
+    return run.log, run.finish
 
 
-def open_tracker(name: str, folder: Path, record: str, settings: dict[str, Any]) -> Wandb | Mlflow:
+def open_mlflow(module: Any, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
+    """Open MLflow, which gives runs its own ids, and finds an earlier run by a tag."""
+    module.set_experiment(folder.absolute().parent.name)
+    query = f"tags.vit_train = '{record}'"
+    found = module.search_runs(filter_string=query, output_format="list")
+    module.start_run(
+        run_id=found[0].info.run_id if found else None,
+        run_name=folder.name,
+        tags={"vit_train": record},
+    )
+    if not found:  # MLflow allows no changes, such as of train.max_minutes
+        module.log_params({key: str(value)[:500] for key, value in flatten(settings)})
+    return module.log_metrics, module.end_run
+
+
+def open_tracker(name: str, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
     """Open the named tracker; raise ValueError if its package is missing or cannot start."""
+    opened = open_mlflow if name == "mlflow" else open_wandb
     try:
-        module = import_module(name)
+        return opened(import_module(name), folder, record, settings)
     except ModuleNotFoundError as error:
-        if error.name == name:
-            raise ValueError(f"trackers=[{name}] needs a package: pip install {name}") from error
-        raise ValueError(
-            f"trackers=[{name}]: {name} is installed, but needs {error.name}: pip install "
-            f"{error.name}"
-        ) from error
-    try:
-        return (Mlflow if name == "mlflow" else Wandb)(module, folder, record, settings)
+        raise ValueError(f"trackers=[{name}] needs a package: pip install {error.name}") from error
     except Exception as error:  # of any kind, such as for a missing login
         raise ValueError(f"trackers=[{name}] cannot start: {reason(error)}") from error
 
@@ -385,15 +377,15 @@ class Trackers:
         self.opened = {name: open_tracker(name, folder, record, settings) for name in names}
 
     def log(self, values: dict[str, float], step: int) -> None:
-        self.with_each(lambda tracker: tracker.log(values, step))
+        self.with_each(lambda log, close: log(values, step))
 
     def close(self) -> None:
-        self.with_each(lambda tracker: tracker.close())
+        self.with_each(lambda log, close: close())
 
-    def with_each(self, act: Callable[[Any], None]) -> None:
+    def with_each(self, act: Callable[..., object]) -> None:
         for name, tracker in list(self.opened.items()):
             try:
-                act(tracker)
+                act(*tracker)
             except Exception as error:  # of the network, or of the package
                 logger.warning(f"trackers: no longer sending to {name}: {reason(error)}")
                 del self.opened[name]

@@ -115,10 +115,8 @@ class CheckpointManager(Callback):
         due = steps is not None and trainer.step % steps == 0
         late = minutes is not None and now - self.saved_at >= 60 * minutes
         if (due or late) and now >= self.retry_at:
-            began = time.perf_counter()
-            with self.tolerant():
+            with trainer.paused(), self.tolerant():
                 self._save(trainer)
-            trainer.leave_out(began)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if trainer.best is not None and trainer.best.epoch == trainer.epoch:

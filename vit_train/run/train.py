@@ -86,11 +86,6 @@ def train(config: TrainConfig, folder: str | Path) -> TrainedRun:
         return TrainedRun(**vars(train_in(path, config, Launch(command_line()))))
 
 
-def deadline_after(minutes: float | None) -> float:
-    """Return the time, as of time.monotonic(), at which a run must stop; infinity for None."""
-    return math.inf if minutes is None else time.monotonic() + 60 * minutes
-
-
 def train_in(
     path: Path,
     requested: TrainConfig,
@@ -106,7 +101,7 @@ def train_in(
     if resumed:
         require_same_code(path, registered_code())
     # The machine
-    deadline = deadline_after(requested.train.max_minutes)
+    deadline = time.monotonic() + 60 * (requested.train.max_minutes or math.inf)
     device = prepared_device(requested)
     processes = join_processes(device, requested.distributed)
     try:
@@ -239,7 +234,7 @@ def advice_on_errors(trainer: Trainer, run: Run, files: RunFiles) -> Iterator[No
     except (Exception, SystemExit) as error:
         files.fail("diverged" if isinstance(error, NonFinite) else "failed", error)
         if isinstance(error, OSError):
-            raise OSError(f"{error}{files.advice()}") from error
+            error.add_note(files.advice())
         if not isinstance(error, MemoryError | RuntimeError) or not is_out_of_memory(error):
             raise
         tried = trainer.workers.micro_batch or -(-trainer.loop.batch_size // run.processes.count)

@@ -78,9 +78,7 @@ class Reconstruct(PixelTask):
             )
 
     def build_model(self) -> nn.Module:
-        channels = self.image_shape[0]
-        size = self.image_shape[1:]
-        return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
+        return MaskedAutoencoder(self.vit, self.config.decoder_depth, self.image_shape)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         return *super().example_inputs(), torch.arange(self.num_visible).unsqueeze(0)
@@ -177,11 +175,8 @@ class Autoregress(PixelTask):
     config: AutoregressConfig
 
     def build_model(self) -> nn.Module:
-        channels = self.image_shape[0]
-        size = self.image_shape[1:]
-        return Autoregressor(
-            self.vit, self.config.decoder_depth, size, channels, self.config.given_rows
-        )
+        config = self.config
+        return Autoregressor(self.vit, config.decoder_depth, self.image_shape, config.given_rows)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each image's mean squared error over the pixels of predicted patches: (B,1)."""

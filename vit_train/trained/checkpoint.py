@@ -126,19 +126,17 @@ def read(path: Path) -> Checkpoint:
         # `safe_open` would call a file that may not be read "missing".
         with path.open("rb"), safe_open(path, framework="pt") as file:
             stored = json.loads((file.metadata() or {})[KEY])
-            if stored["format"] != FORMAT:
-                raise Refused
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
-        content = {**stored["content"], "checksum": stored["checksum"]}
-        is_intact = stored["checksum"] == checksum(stored["content"], tensors)
+        mark = checksum(stored["content"], tensors)
+        if (stored["format"], stored["checksum"]) != (FORMAT, mark):
+            raise Refused
+        content = {**stored["content"], "checksum": mark}
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Refused(
             "it is damaged, or not a checkpoint of this version of vit-train: name a run's "
             "folder, or last.safetensors or best.safetensors in its checkpoints/ (init_from= "
             "also accepts weights of other libraries)"
         ) from error
-    if not is_intact:
-        raise Refused("it is damaged")
     return assemble(content, tensors)
 
 

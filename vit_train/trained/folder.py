@@ -127,11 +127,13 @@ def run_at(path: Path) -> Path:
 def validation(run: Path) -> tuple[float, str]:
     """Return a finished run's best validation result: a score, higher is better, and in words."""
     found = typed(dict[str, float], read_object(run / SUMMARY).get("best_val") or {}, "best_val")
-    for name, title in (("acc", "accuracy"), ("map", "mAP")):
+    for name, sign, words in (
+        ("acc", 1, "validation accuracy {:.2%}"),
+        ("map", 1, "validation mAP {:.2%}"),
+        ("loss", -1, "validation loss {:.4f}"),
+    ):
         if name in found:
-            return found[name], f"validation {title} {found[name]:.2%}"
-    if "loss" in found:
-        return -found["loss"], f"validation loss {found['loss']:.4f}"
+            return sign * found[name], words.format(found[name])
     return -math.inf, "no validation"
 
 

@@ -1,6 +1,7 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -220,8 +221,10 @@ def folder_images(
     )
     if images is None:
         return run_images(load_dataset(config), config, split, meta)
-    data = own_data(images, config, meta)
-    if data is None:
+    data = None
+    with suppress(ValueError):  # too few images to split
+        data = Dataset(*hold_out(images, "test_fraction", config), tuple(meta.classes))
+    if data is None or data.fingerprint != meta.fingerprint:
         # The subset sizes of the run are meant for its own images, not for other images.
         config = replace(config, test_subset=given.test_subset)
         images = images.with_decisions() if given.decisions else images
@@ -230,23 +233,19 @@ def folder_images(
     return run_images(data, config, split, meta)
 
 
-def own_data(images: ImageSet, config: FolderConfig, meta: Meta) -> Dataset | None:
-    """Return the run's data set if it was split from `images`, otherwise None."""
-    try:
-        data = Dataset(*hold_out(images, "test_fraction", config), tuple(meta.classes))
-    except ValueError:  # too few images to split
-        return None
-    return data if data.fingerprint == meta.fingerprint else None
-
-
 def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> EvalImages:
     """Split the images as in training, and return the images of `split`.
 
     If the images are the run's own, also return the run's validation images, so that vit-eval can
     fit a temperature on them. The temperature depends on the image size, so images at a different
-    size than in training do not count as the run's own.
+    size than in training do not count as the run's own. Raise ValueError if the model classifies,
+    but into other classes than those of the images.
     """
-    require_model_classes(data, meta)
+    if meta.task.needs_labels and list(data.classes) != meta.classes:
+        raise ValueError(
+            f"the classes of the images ({listed(data.classes)}) are not the model's "
+            f"({listed(meta.classes)}): choose images of the model's classes"
+        )
     tested = replace(data, test=without(data.test, meta.seen_before))
     if split == "test":
         require_unseen(data.test, tested.test)
@@ -263,19 +262,9 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
         found = unseen((every or data.test).with_decisions(), split, config, meta)
-        train = without(splits.train, image_keys(found.images.images))
-        return found._replace(train=train)
+        return found._replace(train=without(splits.train, image_keys(found.images.images)))
     caveat = "The model may have been trained on some of these images."
     return EvalImages(images, caveat=caveat, train=splits.train)
-
-
-def require_model_classes(data: Dataset, meta: Meta) -> None:
-    """Raise ValueError if the model classifies, but into other classes than those of the images."""
-    if meta.task.needs_labels and list(data.classes) != meta.classes:
-        raise ValueError(
-            f"the classes of the images ({listed(data.classes)}) are not the model's "
-            f"({listed(meta.classes)}): choose images of the model's classes"
-        )
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:

@@ -132,8 +132,7 @@ def checked_task(
 
     def at_size(size: Size) -> tuple[Task, nn.Module]:
         """Return the task, and its model on the meta device, which holds shapes only."""
-        shape = (CHANNELS, *size)
-        task = make_task(config.task, config.model, shape, len(checkpoint.classes))
+        task = make_task(config.task, config.model, (CHANNELS, *size), len(checkpoint.classes))
         return task, on_meta(task.build_model, config.model)
 
     shape = checkpoint.image_shape
