@@ -106,7 +106,7 @@ NOT_COMPARED = {
 REPLACED = {
     r"\d{4}-\d\d-\d\d(_\d\d-\d\d-\d\d)?": "DATE",
     r"\d\d:\d\d:\d\d,\d+": "TIME",
-    r"\d[\d.,]* (ms|s|seconds|minutes|images/s)\b": "TIME",
+    r"\d[\d.,]* (ms|s|seconds|minutes?|hours?|images/s)\b": "TIME",
     r"(?m) +\d+ +[\d:]{5,}$": "",  # an epoch's images/s and left
     r"(\| [\d. to]+){2}(?=\| \d+ \| [^|]+ \|$)": "",  # the minutes in results.md
     r"(<td>minutes</td><td>)[\d.]+": r"\1",

@@ -178,14 +178,14 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     (pair,) = results["pairs"]
     found = (pair["only_first"], pair["only_second"], pair["images"])
     assert found == (only_first, only_second, 20)
-    named = "A (ema_decay=null)", "B (ema_decay=0.9)"
-    assert f"Only {named[0]} is right on {only_first} image" in outcome.out
+    named = "A (a)", "B (b/checkpoints/last.safetensors)"
+    says = f"Only {named[0]} is right on {only_first} image"
+    assert says in outcome.said and f"only {named[1]} on {only_second} (" in outcome.said
     page = Path("mine/report.html").read_text(encoding="utf-8")
     assert "train.ema_decay" in page and "McNemar" in page and 'src="data:image/png' in page
     assert f"{named[0]}: {chosen}" in page and f"{named[1]}: {chosen}" not in page
-    assert named[1] in page
-    titles = "".join(f"<th>{cell}</th>" for cell in ("class", *named, "A − B"))
-    difference = 100 * (only_first - only_second) / 2  # of the 2 images of each class
+    titles = "".join(f"<th>{cell}</th>" for cell in ("class", "images", *named, "B − A"))
+    difference = 100 * (only_second - only_first) / 2  # of the 2 images of each class
     by_class = re.findall(r"<td>([+-].+)</td></tr>", page[page.index(titles) :])
     assert len(by_class) == 10 and sum(map(float, by_class)) == pytest.approx(difference, abs=0.1)
     assert not [*Path("a").glob("eval-*"), *Path("b").glob("eval-*")]

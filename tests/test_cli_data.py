@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import loopback as server
 import numpy as np
 import pytest
+import torch
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import Image
 from small_sets import packed, small_cifar
@@ -498,3 +499,58 @@ def test_a_run_that_goes_on_tests_on_the_images_it_began_with(run: Run, trained:
     first, longer = (read_json(Path(name, "summary.json")) for name in ("later", "longer"))
     assert first["images"] == longer["images"] and first["images"]["test"] < 30
     assert first["fingerprint"] == longer["fingerprint"]
+
+
+def test_a_new_class_is_added_and_the_models_compared_on_the_classes_of_both(run: Run) -> None:
+    fractions = ["data.test_fraction=0.25", "data.val_fraction=0.25"]
+    write_images("photos", [name for name in photos(range(12)) if name[:3] != "red"])
+    run.succeeds(*RUN, *fractions)
+    write_images("photos", [name for name in photos(range(12)) if name[:3] == "red"])
+    begin = ["vit-train", *DATA, *fractions, "train.max_minutes=1e-9", "optim.lr=1e-12"]
+    same = [*begin, "data.image_size=16"]
+    words = "head is reused for 2 classes of the same name, new: red;"
+    run.says(words, *same, "data.split_as=run", "init_from=run", "hydra.run.dir=grown")
+    run.succeeds(*same, "seed=1", "hydra.run.dir=divided-anew")
+    old, new = (vit_train.load(each).model for each in ("run", "grown"))
+    for key in ("head.weight", "head.bias"):
+        rows = new.state_dict()[key]
+        torch.testing.assert_close(rows[:2], old.state_dict()[key])
+        assert rows[2].abs().max() < 1e-9 < rows[:2].abs().max()
+
+    for other in ("grown", "divided-anew"):
+        run.succeeds("vit-eval", f"ckpt=[run,{other}]", f"out=with-{other}")
+        first, second = (right_of(f"with-{other}/{each}") for each in "AB")
+        tested = images_of(other, "test") - images_of("run", "train", "val")
+        assert second.keys() == tested
+        assert first.keys() == {name for name in tested if name[:3] != "red"}
+        results = read_json(Path(f"with-{other}/results.json"))
+        (pair,) = results["pairs"]
+        assert results["common_classes"] == ["blue", "green"] and pair["images"] == len(first)
+        assert pair["only_first"] == sum(right > second[name] for name, right in first.items())
+        assert pair["only_second"] == sum(right < second[name] for name, right in first.items())
+        reds = [right for name, right in second.items() if name[:3] == "red"]
+        page = Path(f"with-{other}/report.html").read_text(encoding="utf-8")
+        assert (
+            f"B ({other}) also knows red, and recognizes\n{sum(reds)} of {len(reds)} image" in page
+        )
+
+    compare = ["vit-eval", "ckpt=[run,grown]"]
+    run.fails("compared only on test images (split=test)", *compare, "split=val")
+    write_images("reds", ["red/a.png", "red/b.png"])
+    run.fails(
+        "none of the 2 test images that no model was trained on is of a class that all",
+        *compare,
+        "data.root=reds",
+    )
+    run.succeeds(*begin, "data.image_size=24", "hydra.run.dir=large")
+    run.fails("only if they read images alike", "vit-eval", "ckpt=[run,large]")
+
+
+def right_of(folder: str) -> dict[str, int]:
+    """1 for each image that an evaluated model gets right, else 0."""
+    return {row["image"]: int(row["correct"]) for row in csv_rows(f"{folder}/predictions.csv")}
+
+
+def images_of(folder: str, *splits: str) -> set[str]:
+    """The images in some splits of a run."""
+    return {row["path"] for row in csv_rows(f"{folder}/images.csv") if row["split"] in splits}

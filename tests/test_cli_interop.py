@@ -400,9 +400,17 @@ def test_a_head_is_reused_whatever_the_order_of_its_classes(
     names = about["label_names"]
     write_json(Path("theirs/config.json"), about | {"label_names": names[-3:] + names[:-3]})
     tune = [*SMALL, *FEW, "hydra.run.dir=tuned", "init_from=theirs"]
-    run.says("head is reused, because both models have the same classes", "vit-train", *tune)
+    run.says("head is reused for 10 classes of the same name;", "vit-train", *tune)
     model, _ = vit_train.load("tuned/checkpoints/last.safetensors")
     torch.testing.assert_close({key: model.state_dict()[key] for key in head}, head)
+    renamed = ["pig", *names[-2:], *names[:-3]]  # instead of names[-3]
+    write_json(Path("theirs/config.json"), about | {"label_names": renamed})
+    words = f"reused for 9 classes of the same name, new: {names[-3]}, dropped: pig"
+    run.says(words, "vit-train", *tune[:-2], "hydra.run.dir=renamed", "init_from=theirs")
+    rows = vit_train.load("renamed/checkpoints/last.safetensors").model.head.weight
+    kept = [number for number in range(10) if number != 7]
+    torch.testing.assert_close(rows[kept], head["head.weight"][kept])
+    assert rows[7].abs().max() < 1e-6
 
 
 def test_missing_parts_are_exported_as_none_or_zeros(run: Run, few_images: None) -> None:

@@ -14,7 +14,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, posix, write_images
+from conftest import (
+    SMALL,
+    SMALL_MODEL,
+    Run,
+    SmallRun,
+    csv_rows,
+    measured,
+    posix,
+    write_images,
+)
 from matplotlib.figure import Figure
 from PIL import Image
 from torch.testing import assert_close
@@ -389,5 +398,5 @@ def test_predictions_have_the_precision_of_training_where_the_cpu_is_fast_in_it(
 ) -> None:
     model, meta = vit_train.load("builtin:cifar10")
     trained = Trained(model, replace(meta, config=replace(meta.config, precision=stored)))
-    monkeypatch.setattr(precision, "bf16_speedup", lambda *_: speedup)
+    monkeypatch.setattr(precision, "image_seconds", lambda *_: measured(speedup))
     assert trained.precision == Precision(used, torch.device("cpu"))

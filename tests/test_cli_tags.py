@@ -71,7 +71,9 @@ def test_tags_are_learned_evaluated_and_predicted(run: Run) -> None:
     run.says("head is reused", *TRAIN[:-2], "init_from=run", "train.epochs=1", "data.cv_folds=4",
              "data.cv_fold=0", "data.sampler=balanced", "augment.mixup_alpha=1",
              "hydra.run.dir=other")  # fmt: skip
-    run.says("is +0.00 points (95 % interval", "vit-eval", "ckpt=[run,other]", "out=compared")
+    run.says(
+        "mAP changes by +0.00 points (95 % interval", "vit-eval", "ckpt=[run,other]", "out=compared"
+    )
     page = Path("compared/report.html").read_text(encoding="utf-8")
     table = page[page.index("Average precision by tag, %") :]
     assert all(f"<td>{tag}</td>" in table for tag in COLORS)

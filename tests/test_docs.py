@@ -142,12 +142,13 @@ def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) ->
     for name, kind in (
         ("cifar10-tiny", "finished"),
         ("cifar10-small", "averaged"),
-        ("my_images-tiny", "finished"),
         ("quickstart", "finished"),
     ):
         small_run(kind, f"outputs/{name}")
     images = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(20)]
     write_images("my_images", images, size=(70, 70))
+    photos = ["data=folder", "data.root=my_images", "data.image_size=32"]
+    run.succeeds("vit-train", *photos, *TINY, "hydra.run.dir=outputs/my_images-tiny")
     tags = [f"my_images/{name},{name[:3]}|{name[-5:-4]}" for name in images]
     Path("labels.csv").write_text("\n".join(["path,tags", *tags]), encoding="utf-8")
     write_images(".", ["photo.png", "photo.jpg", "new_photos/a.jpg", "my_photos/disc/red.png"])

@@ -16,7 +16,7 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 import torch
 from checkpoints import rewrite
-from conftest import SMALL, Run, SmallRun, csv_rows, posix
+from conftest import SMALL, Run, SmallRun, csv_rows, measured, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -218,7 +218,7 @@ def test_a_run_keeps_its_precision_on_another_machine(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as there:
-        there.setattr(precision, "bf16_speedup", lambda *_: 2.0)
+        there.setattr(precision, "image_seconds", lambda *_: measured(2.0))
         begin = ["vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
         run.says("bf16 on", *begin)
     run.says("bf16 on", "vit-train", "resume=run")

@@ -7,13 +7,14 @@ from base64 import b64decode
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from scipy.stats import binomtest
 from torchvision.transforms.functional import hflip
 
@@ -35,7 +36,7 @@ from vit_train.evaluate.measuring import (
     measure,
     tag_measures,
 )
-from vit_train.evaluate.pages import evaluation_page
+from vit_train.evaluate.pages import evaluation_page, image_as_webp
 from vit_train.evaluate.predict import tag_rows
 from vit_train.figures.measures import class_reports, result_dict
 from vit_train.loop.metrics import Classification, Evaluation, Paired, Predictions, Z
@@ -47,7 +48,7 @@ NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val",
-    "classes": NAMES, "caveat": "", "command": "vit-eval",
+    "classes": NAMES, "caveat": "", "command": "vit-eval", "root": "photos",
 }  # fmt: skip
 FOCUS = {
     "images": 256, "deleted": 0.1, "changed": 0.3,
@@ -135,7 +136,11 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
         models=models,
         verdicts=[verdict(pair), "<i>seen</i>"],
         settings=settings,
-        by_class=[[{"name": NAMES[2], "recall": share} for share in (0.5, 0.25)]],
+        common=NAMES[2:],
+        by_class=[
+            (NAMES[2], [{"recall": share, "support": 8} for share in (0.5, 0.25)]),
+            (NAMES[0], [{}, {"recall": 0.75, "support": 4}]),
+        ],
         share="recall",
         pictures=pictures,
     )
@@ -150,22 +155,39 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
         assert all(name in page.words for name in NAMES)
     for words in ("vit-train <i>x</i>", "<svg onload=1>", "A&B\\x1b[1m"):
         assert words in Page(one).words
-    assert all(words in Page(both).words for words in ("<i>seen</i>", "50.0025.00+25.00"))
+    assert all(
+        words in Page(both).words
+        for words in (
+            "<i>seen</i>",
+            "850.0025.00-25.00",
+            f"{NAMES[1]} also knows {NAMES[0]}, and recognizes 3 of",
+        )
+    )
 
 
 def test_the_page_describes_the_results_in_words() -> None:
     words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     for said in (
-        *("83.33 %", "most frequent class would give an accuracy of 33.3 %"),
+        *(
+            "It is right on 25 of 30 images",
+            "83.33 %",
+            "most frequent class every time would be right on 33.3 %",
+        ),
+        "It is weakest on <b>cat</b>: 6 of 10 images right.",
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
         "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
         "Temperature scaling (T = 2, fitted on validation images)",
         "for the mirror image gives 83.33 %",
-        "0.714",  # the precision of dog & co, 10 of 14
+        "71.4 %",  # the precision of dog & co, 10 of 14
     ):
         assert said in words
-    order = ("Worst mistakes", "Position embeddings", "Training accuracy may lie below validation")
-    pictures = dict.fromkeys(("mistakes", "positions", "curves"), b"png")
+    order = (
+        "Most wrong",
+        "Details",
+        "Training accuracy may lie below validation",
+        "table of positions",
+    )
+    pictures = dict.fromkeys(("positions", "curves"), b"png")
     assert re.search(".*".join(order), words_of(pictures=pictures))
     # Of three classes with ten images each.
     assert "five most probable" not in words and "If every class counts equally" not in words
@@ -181,9 +203,9 @@ def test_the_page_shows_the_thresholds_of_abstention() -> None:
         abstention=[low | {"test": answered(found, 0.99)}, missed],
         foreign={"images": 7, "folder": "<x>", "auroc": 0.75, "predicted": {"0.5": 0.1}},
     )
-    assert "50.0 % 25.00 % 100.0 % 83.33 % 68.10 % 0.0 % 99.5 % no guarantee “No" in page
-    assert "are 7 images in <x>. In 75.0 % of all pairs" in page
-    assert "still predicted: 10.0 % with abstain=0.5." in page
+    assert "50.0 % 25.00 % 0.0 % 100.0 % 83.33 % 68.10 % 99.5 % no guarantee “No" in page
+    assert "Partly: it is usually less confident about the 7 images in <x> than" in page
+    assert "still get one of its classes: 10.0 % with abstain=0.5." in page
 
 
 @pytest.mark.parametrize("classes", [3, 20, 21])
@@ -205,7 +227,7 @@ def test_a_cell_of_the_matrix_opens_its_surest_images(classes: int) -> None:
     assert (PNG in html) == (classes > 20)
     for row, column, section in opened:
         own = np.flatnonzero((labels == int(row)) & (predicted == int(column)))
-        surest = own[np.argsort(-logits[own].max(axis=1))][: min(12, 800 // len(opened))]
+        surest = own[np.argsort(-logits[own].max(axis=1))][: min(12, 400 // len(opened))]
         names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
         assert names == list(map(str, surest))
         for name, webp in zip(names, re.findall(r"webp;base64,([^\"]+)", section), strict=True):
@@ -228,7 +250,7 @@ def test_each_tag_opens_the_images_on_which_it_is_surest_and_wrong() -> None:
         names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
         assert names == list(map(str, surest))
         assert f"{100 * chances[surest[0]]:.1f}&nbsp;%" in section
-        word = "false positives" if kind == "wrong" else "false negatives"
+        word = "given but not true" if kind == "wrong" else "true but not given"
         assert f"{word}: {len(own)} image" in section
 
 
@@ -246,7 +268,8 @@ def test_the_model_with_the_higher_map_wins_in_each_sample_of_images() -> None:
     assert pair["difference"] == pytest.approx(right.map - wrong.map) and pair["images"] == 80
     low, high = pair["interval_95"]
     assert 0 < low < pair["difference"] < high
-    assert "The mAP of A minus that of B is +" in verdict(pair) and "significant" in verdict(pair)
+    assert "From A to B, mAP changes by -" in verdict(pair)
+    assert "a significant difference" in verdict(pair)
 
 
 @pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])
@@ -257,6 +280,7 @@ def test_with_many_images_the_page_names_the_side_on_which_confidence_errs(
     predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
     words = words_of(result_of(labels, predicted, sure), 20.0)
     assert f"Not without calibration: predictions are correct {verdict} often than their" in words
+    assert ("It is too sure: its" in words) == (verdict == "less")
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 
@@ -265,6 +289,64 @@ def change(words: str) -> re.Match[str]:
     found = re.search(r"changes the loss from ([\d.]+) to ([\d.]+), and the", words)
     assert found
     return found
+
+
+@pytest.mark.parametrize(
+    "counts, split, words",
+    [
+        ([[97, 3], [3, 97]], "test", "You can mostly trust this model on images like these. It is"),
+        (
+            [[160, 40], [40, 160]],
+            "test",
+            "with care: it is better than a guess, but makes mistakes.",
+        ),
+        ([[160, 40], [40, 160]], "train", "cannot tell whether to trust the model, because it was"),
+        ([[8, 2], [2, 8]], "test", "Better than a guess, but these images are too few"),
+        ([[20, 0], [0, 20]], "test", "Better than a guess, but these images are too few"),
+        ([[6, 4], [5, 5]], "test", "on these few images, it is not clearly better than a guess"),
+        ([[380, 0], [20, 0]], "test", "on these images, it is not clearly better than a guess"),
+        ([[60, 140], [140, 60]], "test", "Do not trust this model: a guess would be right more"),
+        ([[99, 1, 0], [0, 99, 1], [9, 0, 0]], "test", "with care"),
+        ([[99, 1, 0], [0, 99, 1], [9, 0, 0]], "test", f"none of the images of {NAMES[2]}."),
+        ([[99, 1, 0], [0, 99, 1], [0, 0, 0]], "test", f"There is no image of {NAMES[2]} here, so"),
+    ],
+)
+def test_the_page_begins_with_whether_to_trust_the_model(
+    counts: list[list[int]], split: str, words: str
+) -> None:
+    cells = [cell for cell, count in np.ndenumerate(counts) for _ in range(count)]
+    labels, predicted = np.array(cells).T
+    result = Classification.of(Predictions(labels, 3.0 * np.eye(len(counts))[predicted]))
+    page = words_of(result, split=split)
+    assert words in page and page.index("rust") < page.index("Details")
+
+
+def test_the_page_tells_how_far_to_trust_tags() -> None:
+    truth = np.random.default_rng(0).random((300, 3)) < [0.5, 0.2, 0]
+    for noise, words in ((0.1, "You can mostly trust"), (9.0, "Do not trust this model yet: on")):
+        logits = truth - 0.5 + noise * np.random.default_rng(1).normal(size=truth.shape)
+        found = TagPredictions(truth, logits)
+        measures = tag_measures(found, NAMES, np.full(3, 0.5))
+        page = words_of(Tagging.of(found), classes=NAMES, **measures)
+        hits = (truth & (logits >= 0)).sum()
+        wrong = (~truth & (logits >= 0)).sum()
+        assert words in page and f"It finds {hits} of the {truth.sum()} tags of 300 images" in page
+        assert f"{wrong} of the {hits + wrong} tags that it gives are wrong" in page
+        assert f"No image here has {NAMES[2]}, so nothing is known about this tag." in page
+
+
+def test_photos_are_shown_from_their_files(tmp_path: Path) -> None:
+    """Upright and in their own shape; without its file, an image is shown as the model sees it."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (1280, 640), "red").save(tmp_path / "0.jpg", exif=exif)
+    Path(tmp_path, "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    names = np.array(["0.jpg", "broken.jpg", "gone.jpg"], dtype=object)
+    images = ImageSet(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3), names=names)
+    found = (image_as_webp(images, index, str(tmp_path)) for index in range(3))
+    shown = [Image.open(io.BytesIO(each)) for each in found]
+    assert [image.size for image in shown] == [(128, 256), (8, 8), (8, 8)]
+    assert shown[0].getpixel((64, 128))[0] > 200 and shown[1].getpixel((4, 4))[0] < 9
 
 
 def test_uneven_classes_are_also_counted_alike() -> None:
@@ -276,9 +358,9 @@ def test_uneven_classes_are_also_counted_alike() -> None:
 @pytest.mark.parametrize(
     "images, changed, p_value, verdict",
     [
-        (256, 0.33, 1e-9, "So the maps show patches that the predictions depend on."),
+        (256, 0.33, 1e-9, "So the maps show parts that the predictions depend on."),
         (256, 0.1, 0.4, "may be due to chance, so these images cannot tell"),
-        (256, 0.01, 1e-9, "So the maps do not show the patches that the predictions depend on."),
+        (256, 0.01, 1e-9, "So the maps do not show the parts that the predictions depend on."),
         (12, 0.9, 1e-3, "These are too few images to tell whether"),
     ],
 )
@@ -293,6 +375,7 @@ def test_the_page_judges_whether_the_maps_mean_anything(
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
     words = words_of(Evaluation(5, 0.25), pictures={"pictures": b"png"})
     assert "0.2500" in words and "confused" not in words
+    assert "This model predicts pixels, not classes, so no accuracy" in words
 
 
 @pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
@@ -352,9 +435,11 @@ def test_a_verdict_names_chance_or_significance(a: int, b: int, chance: str) -> 
     (pair,) = compare(found)
     assert (pair["only_first"], pair["only_second"]) == (a, b)
     words = verdict(pair)
-    assert chance in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
+    assert chance in words and "adjusted" not in words
+    assert f"From A (x) to B (y), accuracy changes by {(b - a) / 10:+.2f} points" in words
     of_many = verdict(pair | {"mcnemar_p_adjusted": 0.5})
-    assert "p = 0.5 adjusted for all pairs). The difference may be due to chance." in of_many
+    assert "may be due to chance. Only A (x)" in of_many
+    assert "p = 0.5 adjusted for all pairs)." in of_many
 
 
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:

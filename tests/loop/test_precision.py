@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 import torch
-from conftest import BF16_SPEEDUP
+from conftest import IMAGE_SECONDS, measured
 from torch import nn
 
 from vit_train.config.model import ModelConfig, ResNetConfig, ViTConfig
@@ -25,15 +25,15 @@ WIDE = build(ViTConfig(embed_dim=48, depth=1), (3, 32, 32), 10)
 def test_auto_is_bf16_where_the_model_is_faster_in_it(
     monkeypatch: pytest.MonkeyPatch, speedup: float, name: str
 ) -> None:
-    monkeypatch.setattr(module, "bf16_speedup", lambda model, inputs: speedup)
+    monkeypatch.setattr(module, "image_seconds", lambda model, inputs: measured(speedup))
     found = pick_precision("auto", CPU, nn.ReLU())
     assert found == Precision(name, CPU) and found.bf16_speedup == speedup
 
 
 def test_the_speedup_of_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.ReLU()
-    for speedup in (1.5, 0.5):
-        monkeypatch.setattr(module, "bf16_speedup", lambda model, inputs, own=speedup: own)
+    for found in map(measured, (1.5, 0.5)):
+        monkeypatch.setattr(module, "image_seconds", lambda model, inputs, own=found: own)
         assert pick_precision("auto", CPU, model).name == "bf16"
     assert pick_precision("auto", CPU, nn.ReLU()).name == "fp32"
 
@@ -42,7 +42,8 @@ def test_the_fastest_of_many_turns_counts(monkeypatch: pytest.MonkeyPatch) -> No
     """Another program makes some of them slower, and one kind more than the other."""
     turns = {"fp32": [9.0, 2.0, 5.0], "bf16": [40.0, 30.0, 4.0]}
     monkeypatch.setattr(module, "FEWEST_ROUNDS", 3)
-    assert module.fastest_of_turns(lambda name: turns[name].pop(0), 0) == 0.5
+    found = module.fastest_of_turns(lambda name: turns[name].pop(0), 0)
+    assert found == {"fp32": 2.0, "bf16": 4.0}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -59,7 +60,8 @@ def test_a_measurement_changes_nothing(
     before = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
     threads = torch.get_num_threads()
-    assert 0 < BF16_SPEEDUP(model, (torch.zeros(1, 3, 32, 32),)) < math.inf
+    found = IMAGE_SECONDS(model, (torch.zeros(1, 3, 32, 32),))
+    assert all(0 < found[name] < math.inf for name in ("fp32", "bf16"))
     assert model.training == training and torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), draws)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -73,7 +75,7 @@ def test_a_cpu_that_cannot_compute_a_model_in_bf16_uses_fp32() -> None:
                 raise RuntimeError("could not create a primitive")
             return super().forward(x)
 
-    assert BF16_SPEEDUP(Fails(4, 4), (torch.zeros(1, 4),)) == 0
+    assert IMAGE_SECONDS(Fails(4, 4), (torch.zeros(1, 4),)) == {}
 
 
 def test_only_tf32_allows_tf32() -> None:

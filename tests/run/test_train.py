@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, measured
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -223,8 +223,9 @@ def test_the_precision_is_as_set_or_the_fastest_and_the_speedup_is_noted(
     speedup: float,
 ) -> None:
     few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    monkeypatch.setattr(precision, "bf16_speedup", lambda *_: speedup)
-    run.says(f", {used or best} on cpu", "vit-train", *few)
+    monkeypatch.setattr(precision, "image_seconds", lambda *_: measured(speedup))
+    outcome = run.says(f", {used or best} on cpu", "vit-train", *few)
+    assert ("on cpu, about 1 minute" in outcome.said) == (not used)
     summary = read_json(Path("run/summary.json"))
     assert summary["precision"] == (used or best)
     assert summary["bf16_speedup"] == (None if used else speedup)
@@ -245,6 +246,32 @@ def parts(
         seed=seed,
     )
     return resolve(config, torch.device("cpu"), processes)
+
+
+def test_the_expected_time_is_that_of_all_passes() -> None:
+    """Of 54 training and 6 validation images in each epoch, and of two tests on 20."""
+    run = parts()
+    assert run.flops
+    seconds, cores = run.precision.image_seconds, precision.CORES
+    epochs = run.config.train.num_epochs
+    forward = (6 * epochs + 2 * 20) * run.flops.forward / run.flops.training
+    trained = len(run.image_batches) * run.image_batches.batch_size * epochs
+    assert run.expected_seconds == pytest.approx(seconds * (trained + forward) / cores)
+    assert (
+        replace(run, precision=replace(run.precision, image_seconds=None)).expected_seconds is None
+    )
+
+
+@pytest.mark.parametrize(
+    "minutes, words", [(0.1, "about 1 minute"), (4.2, "about 4 minutes"), (150, "about 2 hours")]
+)
+def test_the_expected_time_is_rounded(minutes: float, words: str) -> None:
+    run = parts()
+    known = run.expected_seconds
+    assert known and run.precision.image_seconds
+    slower = run.precision.image_seconds * 60 * minutes / known
+    slow = replace(run, precision=replace(run.precision, image_seconds=slower))
+    assert f"on cpu, {words}" in opening(slow, Path("run"), "").replace("\n        ", " ")
 
 
 @pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
@@ -319,7 +346,7 @@ def test_several_processes_agree_on_one_precision(monkeypatch: pytest.MonkeyPatc
             return precision.Precision("bf16", torch.device("cpu"))
 
     for rank, own in ((0, "bf16"), (1, "fp32")):
-        monkeypatch.setattr(precision, "bf16_speedup", lambda *_, r=rank: 2 - 1.5 * r)
+        monkeypatch.setattr(precision, "image_seconds", lambda *_, r=rank: measured(2 - 1.5 * r))
         run = parts(processes=Several(rank, count=2))
         assert (run.precision.name, run.config.precision, said.pop().name) == ("bf16", "bf16", own)
 

@@ -94,7 +94,7 @@ class EvalConfig(TrainedConfig):
         "???",
         "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
         "newest finished run), or builtin:cifar10; [A,B] compares several, with a significance "
-        "test.",
+        "test: models of different classes on the last one's images of their common classes.",
     )
     split: str = setting(
         "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")

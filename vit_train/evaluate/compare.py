@@ -15,17 +15,14 @@ from vit_train.base.text import counted, printable, render
 from vit_train.base.writing import output_folder, write_json, write_text
 from vit_train.config.tools import EvalConfig
 from vit_train.data.dataset import ImageSet
-from vit_train.evaluate.evaluate import (
-    Evaluated,
-    default_folder,
-    display_name,
-    evaluate_loaded,
-)
-from vit_train.evaluate.summaries import Json, distinguishing_keys, label_of, settings_of
+from vit_train.evaluate.evaluate import Evaluated, default_folder, evaluate_loaded
+from vit_train.evaluate.summaries import Json, settings_of
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.images import captioned, draw_sheet, highest
-from vit_train.loop.metrics import Paired, Predictions
+from vit_train.figures.measures import result_dict
+from vit_train.loop.metrics import Classification, Paired, Predictions
 from vit_train.loop.tagging import Tagging, percentiles
+from vit_train.trained.images import EvalImages, advantage, evaluated_images
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Meta, Trained
 
@@ -34,37 +31,54 @@ def compare_checkpoints(config: EvalConfig) -> None:
     """Evaluate each checkpoint, and write a comparison of each pair into a folder.
 
     The default of `config.out` is a folder beside the first checkpoint's results. The results of
-    each checkpoint go to the folder's subfolders A, B and so on. Raise ValueError if a model
-    predicts neither classes nor tags, or if the models' classes or images differ.
+    each checkpoint go to the folder's subfolders A, B and so on. Models whose classes differ are
+    compared on the last model's images of the classes that all models know. Raise ValueError if a
+    model predicts neither classes nor tags, if no class is common, or if the models' images differ.
     """
     models = [
         load_on(each, config.device, config.weights, config.data.image_size) for each in config.ckpt
     ]
     metas = [trained.meta for trained in models]
-    require_comparable(metas)
+    common = common_classes(metas, config)
     folder = output_folder(config.out, default_folder(config, *metas))
+    models = with_shared_seen(models)
+    owner = models[-1].meta
+    found = evaluated_images(config.data, config.split, owner) if common else None
+    if found and not set(found[0].images.label_names(owner.classes)) & set(common):
+        raise ValueError(
+            f"none of the {counted(len(found[0].images), 'test image')} that no model was trained "
+            "on is of a class that all models know: add test images of these classes"
+        )
     runs = [
-        evaluate_loaded(trained, replace(config, out=str(output_folder(None, folder / letter))))
-        for letter, trained in zip(ascii_uppercase, with_shared_seen(models), strict=False)
+        evaluate_loaded(
+            trained,
+            replace(config, out=str(output_folder(None, folder / letter))),
+            found and (of_known_classes(found[0], owner, trained.meta), found[1]),
+        )
+        for letter, trained in zip(ascii_uppercase, models, strict=False)
     ]
+    if common:
+        classes = list(dict.fromkeys(chain(common, *(meta.classes for meta in metas))))
+        runs = [on_common_classes(run, classes, len(common)) for run in runs]
     require_same_images(runs)
-    settings, labels = different_settings(metas)
-    marks = labels if settings else [display_name(meta.path) for meta in metas]
-    names = [f"{letter} ({mark})" for letter, mark in zip(ascii_uppercase, marks, strict=False)]
-    write_comparison(folder, dict(zip(names, runs, strict=True)), settings)
+    names = [f"{ascii_uppercase[place]} ({each})" for place, each in enumerate(config.ckpt)]
+    write_comparison(folder, dict(zip(names, runs, strict=True)), common)
 
 
-def write_comparison(
-    folder: Path, runs: Mapping[str, Evaluated], settings: Sequence[Sequence[str]]
-) -> None:
-    """Write results.json, report.html and, for classes, a picture of each pair of models."""
+def write_comparison(folder: Path, runs: Mapping[str, Evaluated], common: Sequence[str]) -> None:
+    """Write results.json, report.html and, for classes, a picture of each pair of models.
+
+    `common` are the classes that all models know, or empty if their classes are the same.
+    """
     first, *_ = runs.values()
     has_tags = isinstance(first.result, Tagging)
     pairs = compare({name: run.result for name, run in runs.items()})
     verdicts = [verdict(pair) for pair in pairs]
     logger.info("\n".join(verdicts))
     models = [{"name": name, **run.content} for name, run in runs.items()]
-    write_json(folder / "results.json", {"models": models, "pairs": pairs})
+    write_json(
+        folder / "results.json", {"models": models, "pairs": pairs, "common_classes": common}
+    )
     pictures = {}
     for one, two in () if has_tags else combinations(runs, 2):
         found = {name: runs[name].result.predictions for name in (one, two)}
@@ -75,8 +89,9 @@ def write_comparison(
         "evaluate",
         "comparison.html",
         models=models,
+        common=common,
         verdicts=verdicts,
-        settings=settings,
+        settings=different_settings([run.meta for run in runs.values()]),
         by_class=class_rows_of([each[kind] for each in models], share),
         share=share,
         pictures=pictures,
@@ -87,14 +102,18 @@ def write_comparison(
     )
 
 
-def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[Json, ...]]:
-    """Return a row for each class that has images, with the result of each model.
+def class_rows_of(models: Sequence[Sequence[Json]], share: str) -> list[tuple[str, list[Json]]]:
+    """Return, for each class that has images, its name and each model's result.
 
-    For two models, the classes whose measure `share` differs most come first.
+    The result of a model that does not know the class is {}. For two models, the classes that
+    only one knows come first, then those whose measure `share` differs most.
     """
-    rows = [row for row in zip(*models, strict=True) if row[0]["support"]]
+    by_name = [{row["name"]: row for row in rows if row["support"]} for rows in models]
+    rows = [
+        (name, [each.get(name, {}) for each in by_name]) for name in dict.fromkeys(chain(*by_name))
+    ]
     if len(models) == 2:
-        rows.sort(key=lambda row: -abs(row[0][share] - row[1][share]))
+        rows.sort(key=lambda row: -abs(row[1][0][share] - row[1][1][share]) if all(row[1]) else -2)
     return rows
 
 
@@ -155,25 +174,26 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 # The verdict on a difference, without and with significance.
-VERDICTS = "The difference may be due to chance.", "The difference is significant."
+VERDICTS = "which may be due to chance", "a significant difference"
 
 
 def verdict(pair: Json) -> str:
     """Describe in words how two models differ, and whether the difference is significant."""
-    low, high = (100 * end for end in pair["interval_95"])
-    points = f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}"
+    high, low = (0 - 100 * end for end in pair["interval_95"])
+    points = (
+        f"From {pair['first']} to {pair['second']}, "
+        f"{'accuracy' if 'mcnemar_p' in pair else 'mAP'} changes by "
+        f"{0 - 100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}"
+    )
     if "mcnemar_p" not in pair:  # tags
-        return (
-            f"The mAP of {pair['first']} minus that of {pair['second']} is {points}, by bootstrap "
-            f"over {counted(pair['images'], 'image')}). {VERDICTS[low > 0 or high < 0]}"
-        )
+        return f"{points}, by bootstrap over the images), {VERDICTS[low > 0 or high < 0]}."
     p = pair["mcnemar_p"]
     p_adjusted = pair["mcnemar_p_adjusted"]
     more = "" if p_adjusted == p else f", {in_figures(p_adjusted)} adjusted for all pairs"
     return (
-        f"Only {pair['first']} is right on {counted(pair['only_first'], 'image')}, only "
-        f"{pair['second']} on {pair['only_second']:,}: a difference of {points}; "
-        f"McNemar's exact test: {in_figures(p)}{more}). {VERDICTS[p_adjusted < 0.05]}"
+        f"{points}), {VERDICTS[p_adjusted < 0.05]}. Only {pair['first']} is right on "
+        f"{counted(pair['only_first'], 'image')}, only {pair['second']} on "
+        f"{pair['only_second']:,} (McNemar's exact test: {in_figures(p)}{more})."
     )
 
 
@@ -201,14 +221,67 @@ def draw_differences(
     return draw_sheet(sections)
 
 
-def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError unless all models predict the same classes, or all the same tags."""
+def common_classes(metas: Sequence[Meta], config: EvalConfig) -> list[str]:
+    """Return the classes that all models know, or [] if all know the same classes or tags.
+
+    Raise ValueError unless the models are comparable: they must predict classes or tags and, if
+    these differ, have a class in common, read images alike and be tested on test images.
+    """
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares only models that predict classes or tags")
-    first = metas[0]
-    for meta in metas[1:]:
-        if (meta.classes, meta.task.one_class) != (first.classes, first.task.one_class):
-            raise ValueError(f"cannot compare {first.path} and {meta.path}: their classes differ")
+    last = metas[-1]
+    if all((m.classes, m.task.one_class) == (last.classes, last.task.one_class) for m in metas):
+        return []
+    known = set.intersection(*(set(meta.classes) for meta in metas))
+    if not known or not all(meta.task.one_class for meta in metas):
+        raise ValueError(f"cannot compare {metas[0].path} and {last.path}: their classes differ")
+    readings = {
+        (m.image_shape, str(getattr(m.config.data, "image_size", "")), m.fit, m.white_level)
+        for m in metas
+    }
+    if config.split != "test" or config.probe or len(readings) > 1:
+        raise ValueError(
+            "models of different classes are compared only on test images (split=test), without "
+            "probe=true, and only if they read images alike (data.image_size, data.fit)"
+        )
+    return [name for name in last.classes if name in known]
+
+
+def of_known_classes(found: EvalImages, owner: Meta, meta: Meta) -> EvalImages:
+    """Return the `owner`'s test images of the classes that the model `meta` knows, as its labels.
+
+    Only the owner keeps the validation images, because the other model may have trained on them.
+    """
+    if meta is owner:
+        return found
+    label_of = {name: label for label, name in enumerate(meta.classes)}
+    labels = torch.tensor(
+        [label_of.get(name, -1) for name in found.images.label_names(owner.classes)]
+    )
+    return EvalImages(
+        replace(found.images, labels=labels).subset(labels >= 0),
+        caveat=" ".join(filter(None, (found.caveat, advantage("test", meta)))),
+    )
+
+
+def on_common_classes(run: Evaluated, classes: list[str], common: int) -> Evaluated:
+    """Return a run with its result for the images of the first `common` of all models' `classes`.
+
+    The model still chooses among all of its own classes.
+    """
+    own = np.array([classes.index(name) for name in run.meta.classes])
+    labels = own[run.result.predictions.labels]
+    kept = labels < common
+    logits = np.full((int(kept.sum()), len(classes)), -np.inf)
+    logits[:, own] = run.result.predictions.logits[kept]
+    result = Classification.of(Predictions(labels[kept], logits))
+    return replace(
+        run,
+        meta=replace(run.meta, classes=classes),
+        images=replace(run.images, labels=torch.from_numpy(labels)).subset(torch.from_numpy(kept)),
+        result=result,
+        content=run.content | {"result": result_dict(result)},
+    )
 
 
 def require_same_images(runs: Sequence[Evaluated]) -> None:
@@ -238,16 +311,10 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
             )
 
 
-def different_settings(metas: Sequence[Meta]) -> tuple[list[list[str]], list[str]]:
-    """Return the training settings in which the runs differ, and a short label for each run.
-
-    Each setting has a row: its key and each run's value. A label has only as many settings as
-    distinguish the runs.
-    """
+def different_settings(metas: Sequence[Meta]) -> list[list[str]]:
+    """Return a row for each training setting in which the runs differ: its key and the values."""
     flat = [settings_of({"config": asdict(meta.config)}) for meta in metas]
     rows = [
         [key, *(str(each.get(key, "")) for each in flat)] for key in dict.fromkeys(chain(*flat))
     ]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    shown = distinguishing_keys(flat, [row[0] for row in rows])
-    return rows, [label_of(each, shown) for each in flat]
+    return [row for row in rows if len(set(row[1:])) > 1]

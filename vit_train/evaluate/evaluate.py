@@ -56,7 +56,7 @@ from vit_train.trained.folder import (
     run_folder,
     summary_file,
 )
-from vit_train.trained.images import evaluated_images
+from vit_train.trained.images import EvalImages, evaluated_images
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Meta, Trained
 
@@ -89,8 +89,13 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     return evaluate_loaded(trained, config)
 
 
-def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
-    """Evaluate a loaded model; raise ValueError for settings that its task does not support."""
+def evaluate_loaded(
+    trained: Trained, config: EvalConfig, loaded: tuple[EvalImages, DataConfig] | None = None
+) -> Evaluated:
+    """Evaluate a loaded model on the `loaded` images or, if None, those that the config names.
+
+    Raise ValueError for settings that the model's task does not support.
+    """
     meta = trained.meta
     if (config.tta != "none" or config.robustness or config.foreign) and not meta.task.one_class:
         raise ValueError(
@@ -100,16 +105,21 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
     folder = output_folder(config.out, default_folder(config, meta))
     with removed_if_empty(folder, named=config.out is not None):
         folder.mkdir(parents=True, exist_ok=True)
-        return evaluate_into(folder, trained, config)
+        return evaluate_into(folder, trained, config, loaded)
 
 
-def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluated:
+def evaluate_into(
+    folder: Path,
+    trained: Trained,
+    config: EvalConfig,
+    loaded: tuple[EvalImages, DataConfig] | None,
+) -> Evaluated:
     """Evaluate a model, print the result and write everything into the folder."""
     meta = trained.meta
     asked = config.precision
     precision = trained.in_precision(asked) if asked else trained.precision
     files = files_at(config.foreign, "foreign") if config.foreign else []
-    (images, val, caveat, train), data = evaluated_images(
+    (images, val, caveat, train), data = loaded or evaluated_images(
         config.data, config.split, meta, with_train=config.probe
     )
     fitted = probed(train) if config.probe else None

@@ -3,30 +3,35 @@
 The text comes from the templates; the numbers are those in results.json.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from vit_train.base.text import render
+from vit_train.config.data import MAX_PIXELS
 from vit_train.config.fields import in_pixels
 from vit_train.data.dataset import ImageSet
+from vit_train.data.decode import BrokenImage, opened, upright
 from vit_train.evaluate.summaries import Json
-from vit_train.figures.images import highest
+from vit_train.figures.images import highest, mistakes
 from vit_train.figures.measures import MOST_NAMED
 from vit_train.loop.metrics import Classification, Evaluation, Floats, Predictions
 from vit_train.loop.tagging import Tagging, TagPredictions
 
 # The number of confused pairs of classes to name.
 PAIRS = 5
-# The most pictures on a page and in each of its galleries, and a picture's side in pixels.
-PICTURES = 800
+# The most pictures in the galleries of a page, and in each gallery.
+PICTURES = 400
 EACH = 12
-PICTURE_SIDE = 96
+# The most pixels on a picture's longer side.
+PICTURE_SIDE = 256
 
 
 def evaluation_page(
@@ -39,10 +44,11 @@ def evaluation_page(
     """
     more: Json = {}
     if isinstance(result, Classification):
-        more = confusions(result.predictions, images)
+        more = confusions(result.predictions)
     elif isinstance(result, Tagging):
         thresholds = np.array([each["threshold"] for each in content["per_tag"]])
-        more = wrong_tags(result.predictions, thresholds, images)
+        more = wrong_tags(result.predictions, thresholds)
+    shown = chain(*more.get("shown", {}).values(), *more.get("sheets", {}).values())
     return render(
         "evaluate",
         "evaluation.html",
@@ -50,39 +56,46 @@ def evaluation_page(
         run=run,
         size=in_pixels(content["image_size"]),
         pictures=pictures,
+        names=images.all_names,
+        webp={each: image_as_webp(images, each, content["root"]) for each in set(shown)},
         **more,
     )
 
 
-def confusions(predictions: Predictions, images: ImageSet) -> Json:
+def confusions(predictions: Predictions) -> Json:
     """Return the values that the page shows for a classifier's predictions.
 
     `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
     its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
-    maps cells to their first images, as `gallery` does. The cells in `shown` are all cells or, for
-    more than MOST_NAMED classes, only `pairs`. `confidence` is the mean of all images.
+    maps cells to their first images; the cells in `shown` are all cells or, for more than
+    MOST_NAMED classes, only `pairs`. `sheets` maps titles to the indices of images. `chances` are
+    the probabilities (N,K), and `confidence` is the mean of all images.
     """
     cells: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
         cells[int(predictions.labels[index]), int(predictions.predicted[index])].append(index)
-    mistakes = (cell for cell in cells if cell[0] != cell[1])
-    pairs = sorted(mistakes, key=lambda cell: (-len(cells[cell]), cell))[:PAIRS]
+    wrong = (cell for cell in cells if cell[0] != cell[1])
+    pairs = sorted(wrong, key=lambda cell: (-len(cells[cell]), cell))[:PAIRS]
     shown = sorted(cells) if predictions.classes <= MOST_NAMED else pairs
-    chances = np.exp(predictions.log_probabilities)
     return {
         "cells": cells,
         "pairs": pairs,
-        "shown": gallery({cell: cells[cell] for cell in shown}, chances, images),
+        "shown": first_of({cell: cells[cell] for cell in shown}),
+        "sheets": mistakes(predictions),
+        "labels": predictions.labels,
+        "predicted": predictions.predicted,
+        "chances": np.exp(predictions.log_probabilities),
         "confidence": predictions.confidence.mean(),
     }
 
 
-def wrong_tags(predictions: TagPredictions, thresholds: Floats, images: ImageSet) -> Json:
+def wrong_tags(predictions: TagPredictions, thresholds: Floats) -> Json:
     """Return `cells` and `shown`: the mistakes at the `thresholds` (K,), for the page.
 
     `cells` maps ("wrong", tag) to the indices of its false positives, most probable first, and
     ("missed", tag) to those of its false negatives, least probable first. `shown` has their first
-    images, as `gallery` returns them.
+    images, and `chances` the probabilities (N,K). `given` is the number of tags that reach their
+    thresholds, and `found` that of the correct ones.
     """
     truth = predictions.truth
     chances = predictions.probabilities
@@ -91,32 +104,47 @@ def wrong_tags(predictions: TagPredictions, thresholds: Floats, images: ImageSet
     for tag in range(len(thresholds)):
         cells["wrong", tag] = highest(chances[:, tag], (given & ~truth)[:, tag], len(truth))
         cells["missed", tag] = highest(-chances[:, tag], (truth & ~given)[:, tag], len(truth))
-    return {"cells": cells, "shown": gallery(cells, chances, images)}
-
-
-def gallery(
-    cells: Mapping[tuple[Any, int], Sequence[int]], chances: Floats, images: ImageSet
-) -> dict[tuple[Any, int], list[tuple[Any, float, bytes]]]:
-    """Return, for each cell, its first images as name, probability and WebP data.
-
-    `cells` maps cells to the indices of images. A cell's second part is a class; the probability is
-    that of this class, from `chances` (N,K).
-    """
-    each = max(1, min(EACH, PICTURES // (len(cells) or 1)))
-    names = images.all_names
     return {
-        cell: [
-            (names[index], chances[index, cell[1]], webp(images.images[index]))
-            for index in indices[:each]
-        ]
-        for cell, indices in cells.items()
+        "cells": cells,
+        "shown": first_of(cells),
+        "chances": chances,
+        "given": int(given.sum()),
+        "found": int((given & truth).sum()),
     }
 
 
-def webp(pixels: Tensor) -> bytes:
-    """Return a uint8 image (3,H,W) as WebP, reduced to at most PICTURE_SIDE pixels."""
-    image = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
+def first_of(cells: Mapping[Any, Sequence[int]]) -> dict[Any, Sequence[int]]:
+    """Return the first images of each cell, of all cells together about PICTURES."""
+    each = max(1, min(EACH, PICTURES // (len(cells) or 1)))
+    return {cell: indices[:each] for cell, indices in cells.items()}
+
+
+def image_as_webp(images: ImageSet, index: int, root: str) -> bytes:
+    """Return an image as WebP data, read from its file below `root`.
+
+    Without a readable file, return the pixels that the model sees.
+    """
+    name = images.all_names[index]
+    if isinstance(name, str):
+        with contextlib.suppress(BrokenImage):
+            return photo_webp(Path(root, name))
+    pixels = images.images[index].permute(1, 2, 0).cpu().numpy()
+    return as_webp(Image.fromarray(pixels), PICTURE_SIDE)
+
+
+def photo_webp(path: Path, side: int = PICTURE_SIDE, max_pixels: int = MAX_PIXELS) -> bytes:
+    """Return an image file as WebP data, upright, with at most `side` pixels on its longer side.
+
+    Raise BrokenImage if the file is missing, cannot be decoded, or has more than `max_pixels`.
+    """
+    with opened(path, max_pixels) as image:
+        image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
+        return as_webp(upright(image, None), side)
+
+
+def as_webp(image: Image.Image, side: int) -> bytes:
+    """Return an image as WebP data, reduced to at most `side` pixels on its longer side."""
     file = BytesIO()
-    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
-    image.save(file, "webp", quality=90)
+    image.thumbnail((side, side))
+    image.save(file, "webp", quality=85)
     return file.getvalue()

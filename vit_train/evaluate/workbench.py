@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from itertools import chain
 from pathlib import Path
 
@@ -11,13 +10,12 @@ from vit_train.base.text import counted, plain_cell, printable, render
 from vit_train.base.writing import write_text
 from vit_train.config.data import FolderConfig
 from vit_train.data.decisions import COLUMNS, read_decisions
-from vit_train.data.decode import opened, upright
+from vit_train.evaluate.pages import photo_webp
 
 # The most cases in a section, so that a page has some tens of MB at most, and the longer side of a
 # photo in pixels.
 MOST_CASES = 150
 SIDE = 384
-
 
 # A photo: its path below data.root, its label, why it is shown, and a better label, if any.
 Photo = tuple[str, str, str, str]
@@ -50,7 +48,9 @@ def write_workbench(
         about=about,
         sections=shown,
         counts={title: len(cases) for title, cases in left.items()},
-        pictures={name: webp(config, name) for name in names},
+        pictures={
+            name: photo_webp(Path(config.root, name), SIDE, config.max_pixels) for name in names
+        },
         cell=cell,
         has_choice=len(classes) > 1,
         script={
@@ -67,14 +67,3 @@ def write_workbench(
 def cell(text: str) -> str:
     """Return text as in a cell of a run's CSV files, such as a path in IMAGES."""
     return str(plain_cell(printable(text)))
-
-
-def webp(config: FolderConfig, name: str) -> bytes:
-    """Return a photo in its own proportions as WebP data, with at most SIDE pixels on a side."""
-    with opened(Path(config.root, name), config.max_pixels) as image:
-        image.draft(None, (2 * SIDE, 2 * SIDE))  # a large JPEG is decoded at a fraction of its size
-        reduced = upright(image, None)
-    reduced.thumbnail((SIDE, SIDE))
-    file = BytesIO()
-    reduced.save(file, "webp", quality=80)
-    return file.getvalue()

@@ -200,15 +200,11 @@ def highest(values: Floats, among: np.ndarray, count: int = 12) -> list[int]:
     return list(map(int, order[among[order]][:count]))
 
 
-def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[str]) -> Figure:
-    """Draw the images with the most wrong and with the least sure predictions.
-
-    Below each image are its true class, its predicted class and, if the image has one, the name of
-    its file.
-    """
+def mistakes(predictions: Predictions) -> dict[str, list[int]]:
+    """Return the indices of the most wrong and of the least sure predictions, by title."""
     best = np.sort(predictions.log_probabilities, axis=1)
     every = np.full(len(best), True)
-    sections = {
+    return {
         "Most wrong: the true class has the lowest probability": highest(
             predictions.losses, ~predictions.correct
         ),
@@ -216,13 +212,24 @@ def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[
             best[:, -2] - best[:, -1], every
         ),
     }
+
+
+def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[str]) -> Figure:
+    """Draw the images with the most wrong and with the least sure predictions.
+
+    Below each image are its true class, its predicted class and, if the image has one, the name of
+    its file.
+    """
     chances = np.exp(predictions.log_probabilities)
     answers = {
         "label": (predictions.labels, chances),
         "model": (predictions.predicted, chances),
     }
     return draw_sheet(
-        {title: captioned(images, answers, classes, chosen) for title, chosen in sections.items()}
+        {
+            title: captioned(images, answers, classes, chosen)
+            for title, chosen in mistakes(predictions).items()
+        }
     )
 
 

@@ -31,8 +31,10 @@ class Precision:
 
     name: str
     device: torch.device
-    # The speedup over fp32 on a CPU, if it was measured.
+    # On a CPU, if they were measured: the speedup of bf16 over fp32, and the seconds that one core
+    # takes for the forward and backward pass of one image.
     bf16_speedup: float | None = field(default=None, compare=False)
+    image_seconds: float | None = field(default=None, compare=False)
 
     @property
     def allows_bf16(self) -> bool:
@@ -88,8 +90,8 @@ PASS_SECONDS = 0.15
 SECONDS = 0.3
 FEWEST_ROUNDS = 2
 MOST_IMAGES = 16
-# The speedups of bf16 that this process has measured.
-SPEEDUPS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+# What this process has measured: the seconds for one image, by precision.
+MEASURED: WeakKeyDictionary[nn.Module, dict[str, float]] = WeakKeyDictionary()
 
 
 def pick_precision(
@@ -102,18 +104,21 @@ def pick_precision(
     only for the precision tf32. Raise ValueError for a precision that the device does not support.
     """
     speedup = None
+    seconds = None
     if name == "auto" and device.type == "cpu":
-        if model not in SPEEDUPS:
-            SPEEDUPS[model] = bf16_speedup(model, inputs)
-        speedup = SPEEDUPS[model]
+        if model not in MEASURED:
+            MEASURED[model] = image_seconds(model, inputs)
+        measured = MEASURED[model]
+        speedup = measured["fp32"] / measured["bf16"] if measured else 0.0
         name = "bf16" if speedup >= LEAST_SPEEDUP else "fp32"
+        seconds = measured.get(name)
     elif name == "auto":
         name = fastest(device)
     require_precision(name, device)
     # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = name == "tf32"
-    return Precision(name, device, speedup)
+    return Precision(name, device, speedup, seconds)
 
 
 def fastest(device: torch.device) -> str:
@@ -130,8 +135,8 @@ def require_precision(name: str, device: torch.device) -> None:
         raise ValueError(f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16")
 
 
-def bf16_speedup(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
-    """Return the speedup of bf16 over fp32 for this model on this CPU; 0 if bf16 fails.
+def image_seconds(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, float]:
+    """Return the seconds of one core for one image, in fp32 and in bf16, by name; {} if bf16 fails.
 
     `inputs` are the model's inputs for one image. A micro-batch of copies is timed: forward and
     backward, or forward alone for a model in eval mode. The instruction set does not predict the
@@ -162,16 +167,17 @@ def bf16_speedup(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
             images = max(1, min(MOST_IMAGES, int(PASS_SECONDS / one)))
             # A command that only predicts may end sooner than a longer measurement.
             budget = SECONDS if is_training else SECONDS / 3
-            return fastest_of_turns(lambda name: seconds(name, images), budget)
+            best = fastest_of_turns(lambda name: seconds(name, images), budget)
+            return {name: each / images for name, each in best.items()}
     except RuntimeError:  # PyTorch lacks some bf16 convolutions on some CPUs
-        return 0.0
+        return {}
     finally:
         model.train(is_training)
         torch.set_num_threads(threads)
 
 
-def fastest_of_turns(seconds: Callable[[str], float], budget: float) -> float:
-    """Return the speedup of bf16: the shortest time of fp32, divided by that of bf16.
+def fastest_of_turns(seconds: Callable[[str], float], budget: float) -> dict[str, float]:
+    """Return the shortest time of one pass in fp32 and in bf16, by name.
 
     `seconds` times one pass in the precision with this name. The two precisions take turns until
     all passes together have taken `budget` seconds.
@@ -185,4 +191,4 @@ def fastest_of_turns(seconds: Callable[[str], float], budget: float) -> float:
             best[name] = min(best[name], found)
             spent += found
         rounds += 1
-    return best["fp32"] / best["bf16"]
+    return best

@@ -27,7 +27,7 @@ from vit_train.data.dataset import DataFacts, ImageSet, load_dataset
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import is_uneven
 from vit_train.loop.objective import TrainLoader
-from vit_train.loop.precision import Precision, pick_precision
+from vit_train.loop.precision import CORES, Precision, pick_precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.model.build import attention_gradient_bytes
 from vit_train.model.cnn import FastCnn
@@ -86,6 +86,25 @@ class Run:
     @property
     def validation_batches(self) -> Iterable[Batch] | None:
         return None if self.data.splits.val is None else self.unaugmented(self.data.splits.val)
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Return the expected duration of training, validation and tests; None if it is not known.
+
+        It is the time measured for one image on one core, times the FLOPs of the run. Augmentation,
+        the optimizer and writing files are left out.
+        """
+        epochs = self.config.train.num_epochs
+        tflop = self.training_tflop(
+            epochs * len(self.image_batches) * self.image_batches.batch_size
+        )
+        seconds = self.precision.image_seconds
+        if seconds is None or tflop is None or self.flops is None:
+            return None
+        timed = self.flops.forward if self.config.train.freeze else self.flops.training
+        evaluated = epochs * self.data.sizes["val"] + 2 * self.data.sizes["test"]
+        passes = (1e12 * tflop + self.flops.forward * evaluated) / timed
+        return seconds * passes / (CORES * self.processes.count)
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this many images.

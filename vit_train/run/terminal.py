@@ -188,9 +188,13 @@ def work_line(run: Run) -> str:
             f"; a ViT from random weights learns little in fewer than {FEW_STEPS} steps: use "
             f"{planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
         )
+    expected = ""
+    if (seconds := run.expected_seconds) is not None and not config.train.minutes:
+        number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
+        expected = f", about {counted(max(1, round(number)), unit)}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {run.precision.name} on "
-        f"{run.precision.device.type}{several}{advice}"
+        f"{run.precision.device.type}{several}{expected}{advice}"
     )
 
 

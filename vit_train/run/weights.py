@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vit_train.base.reading import as_word
 from vit_train.base.text import counted, listed
@@ -82,9 +83,9 @@ def start_from(
 ) -> str:
     """Copy the `pretrained` weights into the model, and return a description for the log.
 
-    Learned position embeddings are resized if the images have a different size. The pretrained head
-    is reused if its classes have the same names as `classes`, in any order, or, if its names are
-    unknown, the same number. Raise ValueError if the encoders differ.
+    Learned position embeddings are resized if the images have a different size. The rows of the
+    pretrained head are kept for classes of the same name or, if its names are unknown, for as many
+    classes. Raise ValueError if the encoders differ.
     """
     ours = encoder_of(model)
     assert ours is not None
@@ -97,11 +98,10 @@ def start_from(
     state = resize_positions(pretrained.state, pretrained.grid, ours)
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
-    elif pretrained.classes and pretrained.classes != classes:
-        rows = [pretrained.classes.index(name) for name in classes]
-        state |= {key: state[key][rows] for key in state if key.startswith("head.")}
+    elif pretrained.classes:
+        state |= head_by_name(pretrained, ours, classes)
     ours.load_state_dict(state, strict=False)
-    return describe_weights(config, pretrained, ours, fresh)
+    return describe_weights(config, pretrained, ours, fresh, classes)
 
 
 def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> str:
@@ -109,16 +109,34 @@ def why_fresh(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> st
     theirs = pretrained.state.get("head.weight")
     if theirs is None or not hasattr(ours, "head"):
         return "this model or the pretrained model has no head"
-    if len(theirs) != len(classes):
-        return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
-    if pretrained.classes is not None and sorted(pretrained.classes) != sorted(classes):
+    names = pretrained.classes or classes
+    if len(names) != len(theirs):
+        others = "names for" if pretrained.classes else "the data have"
+        return f"it has {counted(len(theirs), 'class')}, but {others} {len(names):,}"
+    if not set(names) & set(classes):
         return "its classes have different names"
     head = pretrained.config.head
     return "" if head == ours.config.head else f"it needs model.head={head}"
 
 
+def head_by_name(pretrained: "Pretrained", ours: Encoder, classes: list[str]) -> dict[str, Tensor]:
+    """Return our head's weights, with the pretrained rows for classes of the same names."""
+    theirs = pretrained.state
+    row_of = {name: row for row, name in enumerate(pretrained.classes or ())}
+    return {
+        key: torch.stack(
+            [
+                theirs[key][row_of[name]] if name in row_of else own
+                for name, own in zip(classes, weights, strict=True)
+            ]
+        )
+        for key, weights in ours.state_dict().items()
+        if key.startswith("head.")
+    }
+
+
 def describe_weights(
-    config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str
+    config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str, classes: list[str]
 ) -> str:
     """Describe which pretrained weights are used, and why others are not."""
     layout = f" ({pretrained.layout}'s layout)" if pretrained.layout else ""
@@ -128,9 +146,20 @@ def describe_weights(
         parts[0] += f", its {theirs} positions resized to {own}"
     if fresh:
         parts.append(f"the pretrained head is not reused: {fresh}")
+    elif pretrained.classes is None:
+        parts.append(
+            "the pretrained head is reused, because both models have the same number of classes "
+            "(their names are unknown)"
+        )
     else:
-        same = "classes" if pretrained.classes else "number of classes (their names are unknown)"
-        parts.append(f"the pretrained head is reused, because both models have the same {same}")
+        new = sorted(set(classes) - set(pretrained.classes))
+        dropped = sorted(set(pretrained.classes) - set(classes))
+        kept = counted(len(classes) - len(new), "class")
+        parts.append(
+            f"the pretrained head is reused for {kept} of the same name"
+            + (f", new: {listed(new)}" if new else "")
+            + (f", dropped: {listed(dropped)}" if dropped else "")
+        )
     if pretrained.left:
         count = counted(len(pretrained.left), "weight")
         parts.append(f"{count} not used, such as {pretrained.left[0]}")

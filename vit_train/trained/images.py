@@ -244,7 +244,8 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
             f"the classes of the images ({listed(data.classes)}) are not the model's "
-            f"({listed(meta.classes)}): choose images of the model's classes"
+            f"({listed(meta.classes)}): choose images of the model's classes, or compare it with a "
+            "model of these classes, named last: vit-eval 'ckpt=[A,B]'"
         )
     tested = replace(data, test=without(data.test, meta.seen_before))
     if split == "test":
