@@ -447,12 +447,12 @@ def test_registers_are_trained_resumed_explained_and_exported(run: Run, few_imag
 
 
 CANNOT = [
-    (CnnConfig(), "timm", "model.name=cnn: choose one of: onnx, onnx_int8, torch"),
-    (CnnConfig(), "safetensors", "model.name=cnn: choose one of: onnx, onnx_int8, torch"),
+    (CnnConfig(), "timm", "model.name=cnn: choose one of: onnx, onnx_int8, deploy, torch"),
+    (CnnConfig(), "safetensors", "model.name=cnn: choose one of: onnx, onnx_int8, deploy, torch"),
     (
         ViTConfig(positions="relative", pre_norm=False),
         "hf",
-        "model.pre_norm=False, model.positions=relative: choose one of: onnx, onnx_int8, torch",
+        "model.pre_norm=False, model.positions=relative: choose one of: onnx, onnx_int8, deploy, ",
     ),
     (ViTConfig(final_norm=False), "timm", "model.final_norm=False: choose one"),
     (ViTConfig(head="gap"), "hf", "model.head=gap: "),
@@ -499,7 +499,7 @@ def test_an_export_with_other_predictions_is_deleted(
     [
         (
             "format=tflite",
-            "format=tflite must be one of: onnx, onnx_int8, torch, safetensors, timm, hf",
+            "format=tflite must be one of: onnx, onnx_int8, deploy, torch, safetensors, timm, hf",
         ),
         ("format=onnx", "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'"),
         ("format=torch", "no checkpoint at nowhere"),

@@ -50,6 +50,7 @@ EXPENSIVE = (
     "runs=",  # a cross-validation, which has a test of its own
     "init_from=builtin:",  # of another shape than the small model
     "import=",  # a module of the reader's own
+    "format=deploy",  # needs onnxruntime: tests/interop/test_deployed.py
 )
 TINY = [*SMALL_MODEL, "train.epochs=1", "train.batch_size=8", "train.eval_batch_size=8"]
 

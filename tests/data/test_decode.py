@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import struct
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
+from odd_photos import FIELDS, exif
 from PIL import Image
 from PIL.Image import Transpose
 
@@ -21,17 +21,6 @@ STORED = {
     5: Transpose.TRANSPOSE, 6: Transpose.ROTATE_90, 7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_270,
 }  # fmt: skip
-# EXIF fields that Pillow cannot write back (two), and one whose value is beyond the file.
-FIELDS = {
-    "rational": struct.pack("<HHIIiI", 0x11A, 10, 1, 38, -1, 0),
-    "byte": struct.pack("<HHII", 0x11A, 1, 1, 72),
-    "beyond": struct.pack("<HHII", 0x10F, 2, 100, 99_999),
-}
-
-
-def exif(orientation: int, field: bytes) -> bytes:
-    entry = struct.pack("<HHII", 0x112, 3, 1, orientation)
-    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + entry + field[:12] + bytes(4) + field[12:]
 
 
 @pytest.mark.filterwarnings("ignore")  # of unusual metadata, as outside tests

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import CHROMIUM
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import ExifTags, Image
 
 from vit_train.config.data import FolderConfig
 from vit_train.data.decisions import read_decisions
 from vit_train.evaluate import workbench
+from vit_train.evaluate.pages import photo_webp
 from vit_train.evaluate.workbench import cell, write_workbench
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 NAMES = ["cat/1.png", 'cat/a,"b".png', "=dog/1;+2.png", "dog/<b>&'é.png", "dog/5.png"]
 CLASSES = ["cat", "dog", "</script><b>", "=cow"]
 
@@ -75,7 +75,7 @@ def test_photos_keep_their_proportions_and_are_turned_as_they_are_seen(tmp_path:
     sizes = {}
     for name in ("a.jpg", "b.png"):
         shown = tmp_path / "shown.webp"
-        shown.write_bytes(workbench.webp(FolderConfig(root=str(tmp_path)), name))
+        shown.write_bytes(photo_webp(tmp_path / name, workbench.SIDE))
         with Image.open(shown) as image:
             sizes[name] = image.size
     assert sizes == {"a.jpg": (96, 384), "b.png": (10, 20)}

@@ -21,7 +21,6 @@ from interop.models import (
     SIZE,
     logits_of,
 )
-from vit_train.evaluate import measuring
 from vit_train.trained.model import Trained
 
 pytestmark = [
@@ -152,30 +151,25 @@ def test_eight_bits_change_few_predictions_and_the_card_says_how_many(run: Run) 
     assert sizes[0] < sizes[1]
 
 
-def test_the_server_of_the_documentation_answers(
-    run: Run, registries: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("model, normalize", [("tiny", True), ("resnet", False)])
+def test_logits_in_8_bits_are_the_same_bits_alone_and_in_every_batch(
+    run: Run, model: str, normalize: bool
 ) -> None:
-    from fastapi.testclient import TestClient
+    """Also beside images of one value, which would widen the range of a shared scale."""
+    import onnxruntime
 
-    trained(run)
-    (code,) = blocks(ROOT / "docs/using.md", "py")
-    names: dict[str, Any] = {}
-    code = code.replace("outputs/my_images-tiny", "run")
-    with pytest.raises(SystemExit, match="run vit-eval"):
-        exec(code, names)
-    monkeypatch.setattr(measuring, "TARGETS", (0.01,))
-    run.succeeds("vit-eval", "ckpt=run")
-    exec(code.replace('"0.95"', '"0.01"'), names)
-    names["threshold"] = 0.0
-    write_images(".", ["a.png"])
-    client = TestClient(names["app"])
-    answer = client.post("/predict", files={"photo": Path("a.png").read_bytes()}).json()
-    expected = vit_train.load("run").predict("a.png")
-    assert answer == {"label": expected.label, "probability": expected.probability}
-    names["threshold"] = expected.probability + 1e-9
-    answer = client.post("/predict", files={"photo": Path("a.png").read_bytes()}).json()
-    assert answer == {"label": None, "probability": expected.probability}
-    assert client.post("/predict", files={"photo": b"no image"}).status_code == 400
+    settings = [each for each in SMALL if model == "tiny" or not each.startswith("model.")]
+    run.succeeds("vit-train", f"model={model}", *settings)
+    run.succeeds("vit-export", "ckpt=run", "format=onnx_int8", f"normalize={normalize}")
+    batch = images(9).numpy() if normalize else torch.randn(9, 3, SIZE, SIZE).numpy()
+    batch[0] = 0
+    batch[1] = 255
+    session = onnxruntime.InferenceSession("run/export/model.int8.onnx")
+    (together,) = session.run(None, {"images": batch})
+    (pair,) = session.run(None, {"images": batch[[4, 1]]})
+    alone = [session.run(None, {"images": batch[[number]]})[0][0] for number in range(9)]
+    assert together.shape == (9, 10) and np.array_equal(together, alone)
+    assert np.array_equal(pair, together[[4, 1]])
 
 
 TIMM: list[list[str]] = [

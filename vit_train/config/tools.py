@@ -287,10 +287,10 @@ class ExportConfig(TrainedConfig):
 
     format: str = setting(
         "onnx",
-        "The format: onnx; onnx_int8 (weights of 8 bits); torch (a torch.export program); "
-        "safetensors (the weights, under vit_train's names); timm or hf (a folder that timm or "
-        "Hugging Face opens).",
-        choices=("onnx", "onnx_int8", "torch", "safetensors", "timm", "hf"),
+        "The format: onnx; onnx_int8 (weights of 8 bits); deploy (a folder with an ONNX model and "
+        "predict.py, which needs no PyTorch); torch (a torch.export program); safetensors (the "
+        "weights, under vit_train's names); timm or hf (a folder that timm or Hugging Face opens).",
+        choices=("onnx", "onnx_int8", "deploy", "torch", "safetensors", "timm", "hf"),
     )
     out: str | None = setting(
         None,

@@ -18,12 +18,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from vit_train.base import machine
-from vit_train.base.text import reason
+from vit_train.base.text import reason, render
 from vit_train.base.writing import new_folder, replacing, write_text
+from vit_train.config.data import MAX_PIXELS
 from vit_train.config.fields import in_pixels
 from vit_train.config.model import NORM_EPS, ViTConfig
 from vit_train.config.run import portable
 from vit_train.data.batches import Normalize
+from vit_train.data.files import IMAGE_FORMATS
 from vit_train.interop.layouts import HUGGING_FACE, TIMM, Layout
 from vit_train.interop.pretrained import OWN, WEIGHT_FILES, pretrained
 from vit_train.model.build import build
@@ -91,6 +93,7 @@ class Exportable:
             + "_label_classification",
             "thresholds": self.thresholds,
             "fit": meta.fit,
+            "white_level": meta.white_level,
             "preprocessing": f"RGB; {FITTED[meta.fit].format(in_pixels(meta.image_shape[1:]))} "
             "(bilinear, antialiased); then / 255, − mean, / std for each channel",
             "input": "uint8 images, normalized inside" if self.normalize else "normalized images",
@@ -197,12 +200,21 @@ def program_of(model: Exportable) -> torch.export.ExportedProgram:
 
     The program accepts any number N of images.
     """
-    normalize = Normalize(model.meta.statistics) if model.normalize else nn.Identity()
-    program = nn.Sequential(normalize, model.network).eval()
-    dtype = torch.uint8 if model.normalize else torch.float32
-    example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
     batch = ({0: torch.export.Dim("batch", min=1)},)
-    return torch.export.export(program, (example,), dynamic_shapes=batch)
+    return torch.export.export(
+        whole_network(model), (example_images(model, 2),), dynamic_shapes=batch
+    )
+
+
+def whole_network(model: Exportable) -> nn.Sequential:
+    """Return the network with its normalization, if the exported model normalizes."""
+    normalize = Normalize(model.meta.statistics) if model.normalize else nn.Identity()
+    return nn.Sequential(normalize, model.network).eval()
+
+
+def example_images(model: Exportable, count: int) -> Tensor:
+    dtype = torch.uint8 if model.normalize else torch.float32
+    return torch.zeros(count, *model.meta.image_shape, dtype=dtype)
 
 
 def onnx_of(model: Exportable) -> bytes:
@@ -214,7 +226,11 @@ def onnx_of(model: Exportable) -> bytes:
         dynamic_shapes=({0: "batch"},),  # names the dimension, which is dynamic in the program
         verbose=False,
     )
-    proto = program.model_proto
+    return onnx_file(program.model_proto, model)
+
+
+def onnx_file(proto: Any, model: Exportable) -> bytes:
+    """Return the file of an ONNX model, with the model's metadata."""
     for key, value in model.about.items():
         text = value if isinstance(value, str) else json.dumps(value)
         proto.metadata_props.add(key=key, value=text)
@@ -222,20 +238,54 @@ def onnx_of(model: Exportable) -> bytes:
 
 
 def onnx_int8_of(model: Exportable) -> bytes:
-    """Return the ONNX model with the weights of its matrix products rounded to 8 bits."""
+    """Return the ONNX model with matrix products in 8 bits, of each image by itself.
+
+    The products round their inputs by the range of the values, so the values of other images would
+    change an image's logits. Therefore, the model is of one image, (C,H,W), and an ONNX Scan
+    applies it to each image of a batch.
+    """
+    onnx = import_module("onnx")
     quantization = import_module("onnxruntime.quantization")
+    (image,) = example_images(model, 1)
+    one = nn.Sequential(
+        nn.Unflatten(0, (1, len(image))), whole_network(model), nn.Flatten(0)
+    ).eval()
+    exact: Any = torch.onnx.export(one, (image,), dynamo=True, verbose=False)
     with TemporaryDirectory() as folder:
-        exact = Path(folder, "exact.onnx")
         rounded = Path(folder, "rounded.onnx")
-        exact.write_bytes(onnx_of(model))
-        quantization.quantize_dynamic(exact, rounded, per_channel=True)
-        return rounded.read_bytes()
+        quantization.quantize_dynamic(exact.model_proto, rounded, per_channel=True)
+        body = onnx.load(rounded)
+    helper = onnx.helper
+    scan = helper.make_node("Scan", ["images"], ["logits"], body=body.graph, num_scan_inputs=1)
+    pixels = onnx.TensorProto.UINT8 if model.normalize else onnx.TensorProto.FLOAT
+    images = helper.make_tensor_value_info("images", pixels, ["batch", *image.shape])
+    logits = helper.make_tensor_value_info(
+        "logits", onnx.TensorProto.FLOAT, ["batch", len(model.meta.classes)]
+    )
+    graph = helper.make_graph([scan], "one_by_one", [images], [logits])
+    versions = {"opset_imports": body.opset_import, "ir_version": body.ir_version}
+    return onnx_file(helper.make_model(graph, **versions), model)
 
 
 def open_onnx(path: Path, model: Exportable) -> Predictor:
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+def deploy_folder_of(model: Exportable) -> dict[str, bytes]:
+    """Return the files, by name, of a folder that predicts without this package and PyTorch."""
+    thresholds = {name: least for name, least in model.thresholds.items() if least is not None}
+    limits = {"thresholds": thresholds, "max_pixels": MAX_PIXELS, "formats": IMAGE_FORMATS}
+    tags = not model.meta.task.one_class
+    abstains = bool(thresholds) and not tags
+    script = render("interop", "predict.py.txt", fit=model.meta.fit, tags=tags, abstains=abstains)
+    return {
+        DEPLOYED: onnx_of(model),
+        "model.json": json.dumps(model.about | limits, indent=2).encode(),
+        "predict.py": script.encode(),
+        "requirements.txt": render("interop", "requirements.txt").encode(),
+    }
 
 
 def torch_file(model: Exportable) -> bytes:
@@ -320,9 +370,23 @@ session = onnxruntime.InferenceSession("NAME")
     package="onnx",
     needs=("onnx", "onnxscript", "onnxruntime"),
 )
+# The ONNX model in the folder of format=deploy.
+DEPLOYED = "model.onnx"
 FORMATS_BY_NAME = {
     "onnx": ONNX,
     "onnx_int8": replace(ONNX, suffix=".int8.onnx", content=onnx_int8_of, exact=False),
+    "deploy": replace(
+        ONNX,
+        suffix="",
+        use="""\
+# In a terminal: pip install -r requirements.txt, then python predict.py photo.jpg (or --help)
+from predict import predict
+
+with open("photo.jpg", "rb") as photo:
+    print(predict(photo))""",
+        content=deploy_folder_of,
+        open=lambda path, model: open_onnx(path / DEPLOYED, model),
+    ),
     # A program of torch.export, which runs without this package.
     "torch": Format(
         suffix=".pt2",
