@@ -75,7 +75,7 @@ def test_photos_keep_their_proportions_and_are_turned_as_they_are_seen(tmp_path:
     sizes = {}
     for name in ("a.jpg", "b.png"):
         shown = tmp_path / "shown.webp"
-        shown.write_bytes(photo_webp(tmp_path / name, workbench.SIDE))
+        shown.write_bytes(photo_webp(tmp_path / name, workbench.PHOTO_SIDE))
         with Image.open(shown) as image:
             sizes[name] = image.size
     assert sizes == {"a.jpg": (96, 384), "b.png": (10, 20)}

@@ -229,7 +229,7 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
         )
     if config.layout == "classes":
         return {"train": scan(root, config)}
-    root = unwrapped(root)
+    root = without_wrapper(root)
     places = split_folders(root)
     train = places.get("train", root / "train")
     if any(
@@ -252,11 +252,11 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     }
 
 
-def unwrapped(folder: Path) -> Path:
-    """Return the folder or, if all that it holds is a folder of folders, that one, unwrapped."""
+def without_wrapper(folder: Path) -> Path:
+    """Return the folder or, if all that it holds is a folder of folders, that one, without it."""
     inner = subfolders(folder)
     is_wrapper = len(inner) == 1 and not images_in(folder) and not images_in(inner[0])
-    return unwrapped(inner[0]) if is_wrapper and subfolders(inner[0]) else folder
+    return without_wrapper(inner[0]) if is_wrapper and subfolders(inner[0]) else folder
 
 
 def split_folders(root: Path) -> dict[str, Path]:

@@ -30,7 +30,7 @@ from vit_train.trained.model import Trained
 # The number of images in the picture.
 MOST_DRAWN = 48
 # The share of suspects that were right in the test of docs/data.md.
-ABOUT = (
+ABOUT_SUSPECTS = (
     "Some of these labels are correct: in a test with CIFAR-10 and 5 % of the labels changed, 84 "
     "of 149 suspects had wrong labels, and 45 of the first 50"
 )
@@ -68,7 +68,8 @@ def find_suspects(config: SuspectsConfig) -> None:
     lines = [f"{name}: labeled {label}, perhaps {other}" for name, label, other, *_ in rows[1:]]
     found = f"{counted(len(lines), 'suspect')} among {counted(len(images), 'image')}"
     logger.info(
-        f"{found}:{bulleted(lines)}\n{ABOUT}\nwritten to {folder}/: suspects.csv, suspects.png"
+        f"{found}:{bulleted(lines)}\n{ABOUT_SUSPECTS}\n"
+        f"written to {folder}/: suspects.csv, suspects.png"
     )
     if isinstance(data, FolderConfig):
         cases = [
@@ -77,7 +78,9 @@ def find_suspects(config: SuspectsConfig) -> None:
                 images.all_names[order], rows[1:], strict=True
             )
         ]
-        write_workbench(folder / "workbench.html", {title: cases}, classes, data, f"{ABOUT}.")
+        write_workbench(
+            folder / "workbench.html", {title: cases}, classes, data, f"{ABOUT_SUSPECTS}."
+        )
 
 
 def out_of_fold(runs: Sequence[Trained], config: DataConfig) -> tuple[ImageSet, Floats]:

@@ -15,7 +15,7 @@ from vit_train.evaluate.pages import photo_webp
 # The most cases in a section, so that a page has some tens of MB at most, and the longer side of a
 # photo in pixels.
 MOST_CASES = 150
-SIDE = 384
+PHOTO_SIDE = 384
 
 # A photo: its path below data.root, its label, why it is shown, and a better label, if any.
 Photo = tuple[str, str, str, str]
@@ -49,7 +49,8 @@ def write_workbench(
         sections=shown,
         counts={title: len(cases) for title, cases in left.items()},
         pictures={
-            name: photo_webp(Path(config.root, name), SIDE, config.max_pixels) for name in names
+            name: photo_webp(Path(config.root, name), PHOTO_SIDE, config.max_pixels)
+            for name in names
         },
         cell=cell,
         has_choice=len(classes) > 1,

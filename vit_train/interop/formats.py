@@ -316,7 +316,7 @@ def reopened(path: Path, model: Exportable) -> Predictor:
     return nn.Sequential(Normalize(found.statistics), network)
 
 
-def folder_of(layout: Layout, model: Exportable) -> dict[str, bytes]:
+def library_folder(layout: Layout, model: Exportable) -> dict[str, bytes]:
     """Return the weights and config files, by name, of a folder that the library can load."""
     assert isinstance(model.network, VisionTransformer)
     files = layout.files(plain_config(model.network), model.about)
@@ -415,7 +415,7 @@ import timm
 
 model = timm.create_model("local-dir:NAME", pretrained=True).eval()
 logits = model(images)  # normalized float32 (N, C, H, W)""",
-        content=partial(folder_of, TIMM),
+        content=partial(library_folder, TIMM),
         open=reopened,
         package="timm",
         layout=TIMM,
@@ -426,7 +426,7 @@ logits = model(images)  # normalized float32 (N, C, H, W)""",
 from transformers import pipeline
 
 print(pipeline("image-classification", model="NAME")("photo.jpg"))""",
-        content=partial(folder_of, HUGGING_FACE),
+        content=partial(library_folder, HUGGING_FACE),
         open=reopened,
         package="transformers",
         layout=HUGGING_FACE,

@@ -36,7 +36,16 @@ COPIES = (
 )
 # The number of pairs of each problem to draw.
 PAIRS_DRAWN = 24
-COLUMNS = ("problem", "split", "image", "label", "copy_split", "copy_image", "copy_label", "detail")
+FAULT_COLUMNS = (
+    "problem",
+    "split",
+    "image",
+    "label",
+    "copy_split",
+    "copy_image",
+    "copy_label",
+    "detail",
+)
 
 # How far the page of the copies can be trusted: see docs/data.md.
 ABOUT_COPIES = (
@@ -71,21 +80,13 @@ def report_data(config: DataReportConfig) -> None:
     copies = classified(find_copies(pixels, [entry[::2] for entry in images], sides), images)
     marks = (is_flat(some.numpy()) for part in pixels for some in part.split(CHUNK))
     flat = list(compress(images, chain(*marks)))
-    found = chain(
-        file_faults(loaded),
-        ((FAULTS[2], *entry, "", "", "", "") for entry in flat),
-        (
-            (kind, *images[a], *images[b], f"correlation {value:.3f}")
-            for kind, a, b, value in copies
-        ),
-    )
-    rows = [tuple(map(printable, row)) for row in found]
+    rows = fault_rows(loaded, flat, copies, images)
     for problem in (*FAULTS, *COPIES):
         lines = [as_line(*row[1:]) for row in rows if row[0] == problem]
         logger.info(f"{problem}: {len(lines):,}{bulleted(lines)}")
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, csv_text([COLUMNS, *rows]))
+    write_text(out, csv_text([FAULT_COLUMNS, *rows]))
     if copies:
         picture = out.with_name(f"{out.stem}_copies.png")
         save(draw_copies(copies, images, pixels), picture)
@@ -99,6 +100,24 @@ def report_data(config: DataReportConfig) -> None:
             data,
             ABOUT_COPIES,
         )
+
+
+def fault_rows(
+    data: Dataset,
+    flat: Sequence[ImageEntry],
+    copies: Sequence[Copy],
+    images: Sequence[ImageEntry],
+) -> list[tuple[str, ...]]:
+    """Return the rows, as in FAULT_COLUMNS, of broken files, `flat` images and `copies`."""
+    rows = [
+        *file_faults(data),
+        *((FAULTS[2], *entry, "", "", "", "") for entry in flat),
+        *(
+            (kind, *images[a], *images[b], f"correlation {value:.3f}")
+            for kind, a, b, value in copies
+        ),
+    ]
+    return [tuple(map(printable, row)) for row in rows]
 
 
 def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:
@@ -139,7 +158,7 @@ def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
 
 
 def file_faults(data: Dataset) -> Iterator[tuple[str, ...]]:
-    """Yield the rows, as in COLUMNS, of files that are not used."""
+    """Yield the rows, as in FAULT_COLUMNS, of files that are not used."""
     for problem, files in ((FAULTS[0], data.broken), (FAULTS[1], data.skipped)):
         for name, why in files.items():
             yield problem, "", name, "", "", "", "", why
@@ -174,7 +193,7 @@ def classified(pairs: Iterable[tuple[int, int, float]], images: Sequence[ImageEn
 def as_line(
     split: str, name: str, label: str, other_split: str, other: str, other_label: str, detail: str
 ) -> str:
-    """Return a line for the terminal about a row of COLUMNS."""
+    """Return a line for the terminal about a row of FAULT_COLUMNS."""
     if not split:
         return f"{name}: {detail}"
     also = f" and {other} ({other_split}, {other_label})" if other else ""
