@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from vit_train.base.log import logger
 from vit_train.base.text import listed
@@ -50,42 +51,60 @@ COLUMN_NAMES = {
 CELLS = {"": "train", "true": "val", "false": "train"}
 
 
+class Row(NamedTuple):
+    """A row of a table: its place, such as "a.csv, line 2", and its cells by COLUMN_NAMES.
+
+    `split` is that of its table, or "".
+    """
+
+    table: TableConfig
+    split: str
+    place: str
+    cells: dict[str, str]
+
+
 def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
     """Return the trees that the rows of the tables describe, by their split.
 
-    Without a column split, a row has the split of its table or, if some paths name train, that in
-    its path. Raise ValueError if a file cannot be read, lacks a column, has an incomplete row or a
-    split with an unusual name, or if its tags seem to be separated otherwise than by
-    config.tag_separator.
+    Raise ValueError if a file cannot be read, lacks a column, has an incomplete row or a split with
+    an unusual name, or if its tags seem to be separated otherwise than by config.tag_separator.
     """
     rows = [
-        (split, table, place, row)
+        Row(table, split, place, cells)
         for split, table in tables_of(config)
-        for place, row in table_rows(table)
+        for place, cells in table_rows(table)
     ]
     if not rows:
         raise ValueError(f"{config.file} lists no images")
-    in_paths = [split_in(row["path"]) for *_, row in rows]
+    stems = cache(by_stem)
+    files = [image_file(row, stems) for row in rows]
+    # The columns of classes may give labels in one table, and tags in another.
+    has_tags = any("tags" in row.cells for row in rows)
+    if has_tags and config.tag_separator is None:
+        require_separated(files)
+    return by_split(SplitFiles(Path(config.file), files, [], has_tags), splits_of(rows))
+
+
+def splits_of(rows: Sequence[Row]) -> list[str]:
+    """Return the split of each row: its cell, or that of its table, or that in its path.
+
+    The paths count only if some of them name train. Raise ValueError for an unusual name.
+    """
+    in_paths = [split_in(row.cells["path"]) for row in rows]
     is_divided = "train" in in_paths
     cells = [
-        row.get("split", split or (part if is_divided else "")).strip()
-        for (split, *_, row), part in zip(rows, in_paths, strict=True)
+        row.cells.get("split", row.split or (part if is_divided else "")).strip()
+        for row, part in zip(rows, in_paths, strict=True)
     ]
     parts = [CELLS.get(cell.lower()) or split_of(cell) or "" for cell in cells]
     if "" in parts:
         unknown = dict.fromkeys(cell for cell, part in zip(cells, parts, strict=True) if not part)
         raise ValueError(
-            f"{rows[parts.index('')][2]}: the column of the split holds "
+            f"{rows[parts.index('')].place}: the column of the split holds "
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
-    stems = cache(by_stem)
-    files = [image_file(row, place, table, stems) for _, table, place, row in rows]
-    # The columns of classes may give labels in one table, and tags in another.
-    has_tags = any("tags" in row for *_, row in rows)
-    if has_tags and config.tag_separator is None:
-        require_separated(files)
-    return by_split(SplitFiles(Path(config.file), files, [], has_tags), parts)
+    return parts
 
 
 def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
@@ -115,26 +134,22 @@ def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
     ]
 
 
-def image_file(
-    row: Mapping[str, str],
-    place: str,
-    config: TableConfig,
-    stems: Callable[[Path], Mapping[str, Sequence[Path]]],
-) -> ImageFile:
-    """Return the file of a row; raise ValueError, with its `place`, if the row is incomplete.
+def image_file(row: Row, stems: Callable[[Path], Mapping[str, Sequence[Path]]]) -> ImageFile:
+    """Return the file of a row; raise ValueError, with its place, if the row is incomplete.
 
     `stems` is `by_stem`, or the same with a cache.
     """
-    has_tags = "tags" in row
-    label = joined_tags(row["tags"], config.tag_separator or "bar") if has_tags else row["label"]
-    if not row["path"] or not (label.strip() or has_tags):
+    table, _, place, cells = row
+    has_tags = "tags" in cells
+    label = joined_tags(cells["tags"], table.tag_separator or "bar") if has_tags else cells["label"]
+    if not cells["path"] or not (label.strip() or has_tags):
         raise ValueError(f"{place}: each row needs a path and a label")
     return ImageFile(
-        with_suffix(Path(config.root, row["path"].replace("\\", "/")), stems),
+        with_suffix(Path(table.root, cells["path"].replace("\\", "/")), stems),
         class_name(label.strip()),
         # An image without a group is a group of its own.
-        (row["group"].strip() or row["path"]) if "group" in row else None,
-        weight_in(row["weight"], place) if "weight" in row else None,
+        (cells["group"].strip() or cells["path"]) if "group" in cells else None,
+        weight_in(cells["weight"], place) if "weight" in cells else None,
     )
 
 
