@@ -135,6 +135,19 @@ def head_by_name(pretrained: "Pretrained", ours: Encoder, classes: list[str]) ->
     }
 
 
+def shared_classes(theirs: list[str] | None, classes: list[str]) -> str:
+    """Say for which classes the pretrained head is reused; `theirs` are its own, if known."""
+    if theirs is None:
+        return ", because both models have the same number of classes (their names are unknown)"
+    new = sorted(set(classes) - set(theirs))
+    dropped = sorted(set(theirs) - set(classes))
+    return (
+        f" for {counted(len(classes) - len(new), 'class')} of the same name"
+        + (f", new: {listed(new)}" if new else "")
+        + (f", dropped: {listed(dropped)}" if dropped else "")
+    )
+
+
 def describe_weights(
     config: TrainConfig, pretrained: "Pretrained", ours: Encoder, fresh: str, classes: list[str]
 ) -> str:
@@ -144,22 +157,11 @@ def describe_weights(
     if len(ours.pos_embed) and pretrained.grid != ours.grid:
         theirs, own = (" by ".join(map(str, each)) for each in (pretrained.grid, ours.grid))
         parts[0] += f", its {theirs} positions resized to {own}"
-    if fresh:
-        parts.append(f"the pretrained head is not reused: {fresh}")
-    elif pretrained.classes is None:
-        parts.append(
-            "the pretrained head is reused, because both models have the same number of classes "
-            "(their names are unknown)"
-        )
-    else:
-        new = sorted(set(classes) - set(pretrained.classes))
-        dropped = sorted(set(pretrained.classes) - set(classes))
-        kept = counted(len(classes) - len(new), "class")
-        parts.append(
-            f"the pretrained head is reused for {kept} of the same name"
-            + (f", new: {listed(new)}" if new else "")
-            + (f", dropped: {listed(dropped)}" if dropped else "")
-        )
+    parts.append(
+        f"the pretrained head is not reused: {fresh}"
+        if fresh
+        else f"the pretrained head is reused{shared_classes(pretrained.classes, classes)}"
+    )
     if pretrained.left:
         count = counted(len(pretrained.left), "weight")
         parts.append(f"{count} not used, such as {pretrained.left[0]}")
