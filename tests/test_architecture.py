@@ -45,12 +45,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 # folders, bug reports and failing disks showed has needed 310, and a fast CNN that teaches, 50.
 # Nodes are counted instead of statements now, because packing statements does not change them.
 MOST = {
-    "syntax nodes in vit_train": 97_418,
-    "statements in tests": 11_974,
-    "files": 114,
+    "syntax nodes in vit_train": 100_970,
+    "statements in tests": 12_779,
+    "files": 118,
     "rooms": 14,
     "floors": 9,
-    "modules that vit-predict imports": 58,
+    "modules that vit-predict imports": 59,
     "modules that vit-train imports up to its first epoch": 73,
 }
 # Hydra and its configs are for the outermost places alone. Only the room that draws imports
