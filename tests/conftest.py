@@ -199,7 +199,6 @@ def no_leftover_logging() -> Iterator[None]:
     yield
     remove_handlers()
     logging.getLogger("vit_train").setLevel(logging.NOTSET)
-    logging.getLogger("vit_train").disabled = False  # as vit-check leaves it
 
 
 def remove_handlers() -> None:

@@ -13,7 +13,6 @@ from test_docs import ROOT
 from vit_train.commands import errors
 from vit_train.config.model import ViTConfig
 from vit_train.config.training import OPTIM_CONFIGS, OptimConfig
-from vit_train.loop import workers
 from vit_train.model.attention import ATTENTIONS, Attention
 from vit_train.model.vit import VisionTransformer
 
@@ -148,7 +147,6 @@ class Unused(OptimConfig):
 def check(run: Run, registries: None, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(blank, "__module__", "vit_train.")  # not a figure of the user's own
-    monkeypatch.setattr(workers, "CORES", 2)  # random numbers are shared by threads
     return run
 
 

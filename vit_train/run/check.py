@@ -1,54 +1,62 @@
 """`vit-check`: what every part of your own must do, tried in small runs before any real one."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.log import logger
 from vit_train.base.text import reason
 from vit_train.config.data import ShapesConfig
 from vit_train.config.fields import sides
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig, values, with_settings
 from vit_train.config.tools import ExportConfig
-from vit_train.config.training import LAST, LoopConfig
+from vit_train.config.training import LoopConfig
 from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.interop.export import export
+from vit_train.loop import schedule
 from vit_train.loop.trainer import CALLBACKS
-from vit_train.model import positions, vit
-from vit_train.model.attention import attention_of
-from vit_train.run.folder import TABLES, Launch
+from vit_train.model import layers, positions, vit
+from vit_train.model.attention import ATTENTIONS, attention_of
+from vit_train.run.folder import Launch
 from vit_train.run.train import train, train_in
 from vit_train.tasks import make_task
 from vit_train.trained.checkpoint import Checkpoint
-from vit_train.trained.folder import CHECKPOINTS, last_checkpoint
+from vit_train.trained.folder import last_checkpoint
 from vit_train.trained.own_code import is_own_part
 
-# Initialization that model.init must replace.
-BY_DEFAULT = (nn.Linear.reset_parameters, nn.Conv2d.reset_parameters)
+# The tables of parts, by the setting that chooses from them.
+TABLES: dict[str, Mapping[str, Any]] = {
+    "model.positions": positions.POSITIONS,
+    "model.attention": ATTENTIONS,
+    "model.activation": layers.ACTIVATIONS,
+    "optim.schedule": schedule.SCHEDULES,
+    **CHOSEN_BY_NAME,
+}
 
 
 def check_parts(config: TrainConfig) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield each part of the user's own, and its checks for `outcome`.
 
-    The parts are tried with these settings, but with a shallow model and in short runs. Metrics,
-    figures and callbacks come first, because they are called in every run.
+    The parts are tried with these settings, but with a shallow model and in short runs.
     """
-    logger.disabled = True  # these runs have nothing to say
     if type(config.data) is ShapesConfig:
         config = replace(config, data=ShapesConfig(train_images=32, test_images=8))
     loop = LoopConfig(epochs=1, batch_size=8, micro_batch=4)
     base = replace(shallow(config), train=loop, device="cpu", precision="fp32")
-    always = [name for table in (NUMBERS, FIGURES) for name, _ in own(table)]
-    always += (getattr(each, "__name__", str(each)) for each in CALLBACKS)
-    if always:
-        yield ", ".join(always), called(base)
+    measured: list[tuple[str, dict[str, Any]]] = [
+        *((name, {"numbers": {name: each}}) for name, each in own(NUMBERS).items()),
+        *((name, {"figures": {name: each}}) for name, each in own(FIGURES).items()),
+        *((getattr(each, "__name__", str(each)), {"callbacks": [each]}) for each in CALLBACKS),
+    ]
+    for name, only in measured:
+        yield name, called(base, only)
     for key, name, part in own_parts():
         yield f"{key}={name}", tried(base, key, name, part)
 
@@ -81,27 +89,24 @@ def outcome(name: str, checks: Iterable[str]) -> str:
         for check in checks:
             done.append(check)
     except Exception as error:  # a part can raise any error
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        why = f"{name}: {done[-1]}: {kind}{reason(error)}"
-        raise ValueError(why) from error.__cause__ or error
+        why = reason(error)
+        kind = type(error).__name__
+        if not isinstance(error, ValueError) and why != kind:
+            why = f"{kind}: {why}"
+        raise ValueError(f"{name}: {done[-1]}: {why}") from error.__cause__ or error
     return f"{name}: {', '.join(done)}: ok"
 
 
-def own(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the names and the parts of a table that the user's own code defines."""
-    return [(name, each) for name, each in table.items() if is_own_part(each)]
+def own(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a table that the user's own code defines."""
+    return {name: each for name, each in table.items() if is_own_part(each)}
 
 
-def own_parts() -> list[tuple[str, str, Any]]:
-    """Return the setting that chooses each part of the user's own, its name, and the part."""
-    return [(key, name, part) for key, table in TABLES.items() for name, part in own(table)]
-
-
-def called(config: TrainConfig) -> Iterator[str]:
-    """Call the user's metrics, figures and callbacks in a small run."""
-    yield "called in a run"
-    with TemporaryDirectory() as folder:
-        train(config, Path(folder, "run"))
+def own_parts() -> Iterator[tuple[str, str, Any]]:
+    """Yield the setting that chooses each part of the user's own, its name, and the part."""
+    for key, table in TABLES.items():
+        for name, part in own(table).items():
+            yield key, name, part
 
 
 def using(config: TrainConfig, key: str, name: str, part: Any) -> TrainConfig:
@@ -111,6 +116,28 @@ def using(config: TrainConfig, key: str, name: str, part: Any) -> TrainConfig:
         return with_settings(config if has_vit else replace(config, model=ViTConfig()), {key: name})
     is_used = isinstance(getattr(config, key), part)
     return config if is_used else with_settings(config, {key: part()})
+
+
+@contextmanager
+def small_runs(
+    numbers: Mapping[str, Any] = {}, figures: Mapping[str, Any] = {}, callbacks: Sequence[Any] = ()
+) -> Iterator[Path]:
+    """Within the block, let runs print and draw nothing, and call only these; yield a folder."""
+    with (
+        TemporaryDirectory() as folder,
+        patch("logging.Logger.isEnabledFor", return_value=False),
+        patch("vit_train.run.reports.TensorBoard.figure", return_value=b""),
+        patch.multiple("vit_train.figures.measures", NUMBERS=numbers, FIGURES=figures),
+        patch("vit_train.run.train.CALLBACKS", callbacks),
+    ):
+        yield Path(folder)
+
+
+def called(config: TrainConfig, only: Mapping[str, Any]) -> Iterator[str]:
+    """Call a metric, a figure or a callback of the user's in a small run."""
+    yield "called in a run"
+    with small_runs(**only) as folder:
+        train(config, folder / "run")
 
 
 def built(config: TrainConfig, more: int = 0) -> nn.Module:
@@ -125,11 +152,41 @@ def assembled(config: TrainConfig) -> Iterator[str]:
     """Check the initial weights, the shapes and the attention of a Vision Transformer."""
     if not isinstance(config.model, ViTConfig):
         return
-    model = built(config)
     yield "initial weights"
-    require_initialized(model, config.model.init)
-    encoder: Any = vit.encoder_of(model)
+    require_initialized(config, config.model.init)
+    encoder: Any = vit.encoder_of(built(config))
     x = torch.randn_like(encoder.tokens(torch.zeros(2, *encoder.image_shape)))  # (B,T,D)
+    yield from encoded(encoder, x)
+    if attention_of(config.model).has_weights:
+        yield from attended(encoder, x, is_ours=type(config.model) is ViTConfig)
+
+
+def require_initialized(config: TrainConfig, init: str) -> None:
+    """Raise ValueError if model.init does not reach a layer of the model."""
+    # Layers that only PyTorch's default initializes get ones, which model.init must replace.
+    with (
+        patch.object(nn.Linear, "reset_parameters", fill_with_ones),
+        patch.object(nn.Conv2d, "reset_parameters", fill_with_ones),
+    ):
+        modules = dict(built(config).named_modules())
+    tables = (each for each in modules.values() if isinstance(each, positions.PositionEmbedding))
+    initialized = {layer for each in tables for layer in each.modules()}
+    left = [
+        name
+        for name, layer in modules.items()
+        if isinstance(layer, nn.Linear | nn.Conv2d) and layer not in initialized
+        if (layer.weight == 1).all()
+    ]
+    if left and init != "torch":
+        raise ValueError(
+            f"model.init={init} does not reach {', '.join(left)}: register attention "
+            "in ATTENTIONS, or call vit_train.model.vit.init_weights(LAYER, config) for each layer "
+            "that you add"
+        )
+
+
+def encoded(encoder: Any, x: Tensor) -> Iterator[str]:
+    """Check the shapes of an encoder's results for tokens (B,T,D)."""
     yield "shapes"
     result, _ = encoder.encode(x)
     require_same(result, encoder.encode(x)[0], "results differ between two calls in eval mode")
@@ -141,28 +198,6 @@ def assembled(config: TrainConfig) -> Iterator[str]:
         f"the first of {x.shape[1]} tokens gets another result if it is the only query: q is then "
         "(B,H,1,Dh), and a bias needs as many rows as q",
     )
-    if attention_of(config.model).has_weights:
-        yield from attended(encoder, x, is_ours=type(config.model) is ViTConfig)
-
-
-def require_initialized(model: nn.Module, init: str) -> None:
-    """Raise ValueError if model.init does not reach a layer of the model."""
-    modules = dict(model.named_modules())
-    tables = (each for each in modules.values() if isinstance(each, positions.PositionEmbedding))
-    initialized = {layer for each in tables for layer in each.modules()}
-    left = [
-        name
-        for name, layer in modules.items()
-        if isinstance(layer, nn.Linear | nn.Conv2d) and layer not in initialized
-        # The weights have been written only once, by the layer's constructor.
-        if type(layer).reset_parameters in BY_DEFAULT and layer.weight._version == 1
-    ]
-    if left and init != "torch":
-        raise ValueError(
-            f"model.init={init} does not reach {', '.join(left)}: register attention "
-            "in ATTENTIONS, or call vit_train.model.vit.init_weights(LAYER, config) for each layer "
-            "that you add"
-        )
 
 
 def attended(encoder: Any, x: Tensor, is_ours: bool) -> Iterator[str]:
@@ -180,6 +215,10 @@ def attended(encoder: Any, x: Tensor, is_ours: bool) -> Iterator[str]:
         other = torch.cat((x[:, :-1], -x[:, -1:]), dim=1)
         seen, same = (encoder.blocks[0].attn(each, mask=visible)[0][:, :-1] for each in (x, other))
         require_same(seen, same, "a token that `bias` hides has an influence: add it to the logits")
+
+
+def fill_with_ones(layer: nn.Module) -> None:
+    nn.init.ones_(layer.weight)  # type: ignore[arg-type]
 
 
 def require_same(result: Tensor, expected: Tensor, otherwise: str) -> None:
@@ -200,24 +239,26 @@ def tried(config: TrainConfig, key: str, name: str, part: Any) -> Iterator[str]:
             state = positions.resize_positions(small.state_dict(), small.grid, wide)
             wide.load_state_dict(state)
         wide.encode(wide.tokens(torch.zeros(2, *wide.image_shape)))
-    with TemporaryDirectory() as folder:
-        whole, stopped, rounded = (Path(folder, each) for each in ("whole", "stopped", "bf16"))
+    with (
+        small_runs() as folder,
+        patch("vit_train.loop.workers.CORES", 2),  # so that threads share each step
+    ):
         yield "training"
-        train(config, whole)
+        train(config, folder / "whole")
         yield "resuming"
+        stopped = folder / "stopped"
         train(with_settings(config, {"train.max_minutes": 1e-9}), stopped)
         train_in(stopped, config, Launch(""), last_checkpoint(stopped), resumed=True)
-        expected, resumed = (
-            Checkpoint.load(run / CHECKPOINTS / LAST).model for run in (whole, stopped)
-        )
-        if odd := [name for name, each in expected.items() if not each.equal(resumed[name])]:
+        ends = (last_checkpoint(each) for each in (folder / "whole", stopped))
+        whole, resumed = (Checkpoint.load(each).model for each in ends if each)
+        if odd := [key for key, each in whole.items() if not each.equal(resumed[key])]:
             raise ValueError(
                 f"a run that was stopped and resumed ends with another {odd[0]} than one that was "
                 "not: draw random numbers with vit_train.base.rng, and keep what changes in "
                 "parameters, buffers or the optimizer's state"
             )
         yield "bf16"
-        train(replace(config, precision="bf16"), rounded)
+        train(replace(config, precision="bf16"), folder / "bf16")
         if key.startswith("model"):
             yield "export"
-            export(ExportConfig(ckpt=str(whole), format="torch"))
+            export(ExportConfig(ckpt=str(folder / "whole"), format="torch"))

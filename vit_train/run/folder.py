@@ -368,22 +368,15 @@ class RunFolder(RunFiles):
         return f". Resume with: {resume_command(self.path)}" if has_begun else ""
 
 
-# The tables of parts, by the setting that chooses from them.
-TABLES: dict[str, Mapping[str, Any]] = {
-    "model.positions": POSITIONS,
-    "model.attention": ATTENTIONS,
-    "model.activation": ACTIVATIONS,
-    "optim.schedule": SCHEDULES,
-    **CHOSEN_BY_NAME,
-}
-
-
 def registered_code() -> dict[str, bytes]:
     """Return the files of the user's own code, also of parts that a Python program registered.
 
     Figures do not count, because they change no result.
     """
-    tables = (NUMBERS, *TABLES.values())
+    tables: list[Mapping[str, object]] = [
+        *(POSITIONS, ATTENTIONS, ACTIVATIONS, SCHEDULES, NUMBERS),
+        *CHOSEN_BY_NAME.values(),
+    ]
     parts = [*CALLBACKS, *(part for table in tables for part in table.values())]
     own = [part for part in parts if is_own_part(part)]
     return own_code([*own, *(getattr(part, "builds", None) for part in own)])

@@ -119,17 +119,18 @@ def require_same_code(run: Path, now: Mapping[str, bytes]) -> None:
     Runs of earlier versions recorded none.
     """
     then = saved_code(run)
-    if then in ({}, now):
-        return
-    if changed := [name for name in now if now[name] != then.get(name)]:
+    if changed := [name for name in then if then[name] != now.get(name, then[name])]:
         name = changed[0]
-        before, after = (
-            each.get(name, b"").decode(errors="replace").splitlines() for each in (then, now)
-        )
-        change = "\n".join([*difflib.unified_diff(before, after, n=0, lineterm="")][2:10])
+        before, after = (each[name].decode(errors="replace") for each in (then, now))
+        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+        change = "\n".join([*lines][2:10])
         why = f"{name} has changed since this run began:\n{change}\nrestore {run / CODE / name}"
+    elif missing := then.keys() - now.keys():
+        why = f"it needs {IMPORT}MODULE ({', '.join(sorted(missing))})"
+    elif then and (new := now.keys() - then.keys()):
+        why = f"{min(new)} is new: leave it out"
     else:
-        why = f"it needs {IMPORT}MODULE ({', '.join(sorted(then.keys() - now.keys()))})"
+        return
     raise ValueError(
         f"cannot resume {run}: {why}, or continue with the new code in a new folder: "
         f"fork={for_shell(run)}"
