@@ -131,10 +131,10 @@ CASES: list[tuple[str, list[str], dict[str, str], str]] = [
     ),
     (
         "lists of paths and labels, one for each split",
-        each("domainnet/clipart/{c}/{n}.jpg"),
+        [*each("domainnet/clipart/{c}/{n}.jpg"), *each("domainnet/clipart/{c}/9{n}.jpg", 4)],
         {
             "domainnet/clipart_train.txt": table("", "clipart/{c}/{n}.jpg {c}"),
-            "domainnet/clipart_test.txt": table("", "clipart/{c}/{n}.jpg {c}", 4),
+            "domainnet/clipart_test.txt": table("", "clipart/{c}/9{n}.jpg {c}", 4),
         },
         TWO,
     ),

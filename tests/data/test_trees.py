@@ -67,8 +67,12 @@ WRONG = {
     "path,label,split\ncat/0.png,cat,\ndog/0.png,Cat,val\n": "the same .*- 'cat' and 'Cat'",
     "path,label,fold\ncat/0.png,cat,0\ndog/0.png,dog,4\n": "the column of the split holds 0, 4:",
     "path,label,usage\ncat/0.png,cat,Training\n": r"split in the column usage \(Training\)",
+    "path,label,x\ncat/0.png,cat,dev\ncat/1.png,cat,train\ndog/0.png,dog,test\n": "the split in the",
+    "path,label\ncat/0.png,cat\ncat/0.png,dog\n": "line 3 lists cat/0.png again, with another label",
+    "path,label,split\ncat/0.png,cat,\ncat/0.png,cat,val\n": "line 3 lists cat/0.png again",
+    "path,cat,is_train\ncat/0.png,1,1\ncat/1.png,0,1\n": "no column label: ",
     "path,tags\ncat/0.png,a,b\n": "line 2: there are more cells than columns",
-    "cat/0.png,cat,x\ncat/1.png,cat,y\n": "no column path and no column label: .* cat/0.png, cat",
+    "cat/0.png,cat,x\ncat/1.png,cat,y\n": "no column label: .* cat/0.png, cat",
     "age,image_id,d x\n7,0,a\n": r"no column label: .*'data.columns=\[age,path,d_x\]' with label",
     "file_name,text\ncat/0.png,a cat\ndog/0.png,a dog\n": "no column label: ",
     "file_name,Usage\ncat/0.png,Training\ndog/0.png,Training\n": "no column label: ",
@@ -104,6 +108,17 @@ def test_a_table_that_cannot_be_right_is_refused(text: str) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             load_dataset(TableConfig(file=file))
+
+
+@pytest.mark.usefixtures("run")
+def test_a_column_of_file_names_is_the_path_and_a_repeated_row_counts_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = [f"{number},{name},{name[:3]}" for number, name in enumerate(reversed(PHOTOS))]
+    data = load_dataset(table(rows("id,photo,label", [*lines, lines[0]])))
+    found = {*data.train.all_names, *data.test.all_names}
+    assert found == {*PHOTOS} and len(data.train) + len(data.test) == len(PHOTOS)
+    assert "1 row left out, because an earlier row is the same" in caplog.text
 
 
 LAYOUTS = [

@@ -230,6 +230,8 @@ def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     if config.layout == "classes":
         return {"train": scan(root, config)}
     root = without_wrapper(root)
+    if root != Path(config.root):
+        logger.info(f"reading the folders in {root}")
     places = split_folders(root)
     train = places.get("train", root / "train")
     if any(

@@ -152,7 +152,10 @@ def unpack(archive: Archive, root: Path) -> None:
     wanted = {f"{archive.folder}/{name}" for name in missing(archive, root)}
     with tarfile.open(path, "r:gz") as tar:
         members = (each for each in tar if each.isreg() and each.name.removeprefix("./") in wanted)
-        tar.extractall(root, members, filter="data")
+        try:
+            tar.extractall(root, members, filter="data")
+        except tarfile.TarError as error:  # such as a folder that is a link to another place
+            raise ValueError(f"cannot unpack {path} into {root}: {error}") from error
 
 
 def download(urls: list[str], target: Path, md5: str) -> None:

@@ -82,7 +82,31 @@ def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
     has_tags = any("tags" in row.cells for row in rows)
     if has_tags and config.tag_separator is None:
         require_separated(files)
-    return by_split(SplitFiles(Path(config.file), files, [], has_tags), splits_of(rows))
+    parts = splits_of(rows)
+    kept = without_repeats(rows, files, parts)
+    tree = SplitFiles(Path(config.file), [files[number] for number in kept], [], has_tags)
+    return by_split(tree, [parts[number] for number in kept])
+
+
+def without_repeats(
+    rows: Sequence[Row], files: Sequence[ImageFile], parts: Sequence[str]
+) -> list[int]:
+    """Return the numbers of the rows without those that repeat another one, with a warning.
+
+    Raise ValueError if two rows list one image with different labels or splits.
+    """
+    first: dict[Path, int] = {}
+    for number, file in enumerate(files):
+        other = first.setdefault(file.path, number)
+        if (file.label, parts[number]) != (files[other].label, parts[other]):
+            raise ValueError(
+                f"{rows[number].place} lists {rows[number].cells['path']} again, with another "
+                f"label or split than {rows[other].place}: write one row for each image, with "
+                "several classes as tags"
+            )
+    repeated = [file.path for number, file in enumerate(files) if first[file.path] != number]
+    warn_of(repeated, "row", "left out, because an earlier row is the same")
+    return [*first.values()]
 
 
 def splits_of(rows: Sequence[Row]) -> list[str]:
@@ -96,6 +120,11 @@ def splits_of(rows: Sequence[Row]) -> list[str]:
         row.cells.get("split", row.split or (part if is_divided else "")).strip()
         for row, part in zip(rows, in_paths, strict=True)
     ]
+    if is_divided and not all(cells) and "split" not in rows[0].cells:
+        others = [
+            Path(row.cells["path"]) for row, cell in zip(rows, cells, strict=True) if not cell
+        ]
+        warn_of(others, "image", "used for training, because no folder in its path names a split")
     parts = [CELLS.get(cell.lower()) or split_of(cell) or "" for cell in cells]
     if "" in parts:
         unknown = dict.fromkeys(cell for cell, part in zip(cells, parts, strict=True) if not part)
@@ -220,6 +249,8 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
     places = [f"{config.file}, line {number}" for number, _ in lines]
     rows = [as_cells(row, headers, place) for place, (_, row) in zip(places, lines, strict=True)]
     columns = columns_of(headers, config)
+    if rows and not config.columns:
+        columns |= column_of_files(rows[0], columns)
     others = other_columns(headers, columns)
     if columns.keys().isdisjoint(("label", "tags")) and (found := label_column(others, rows)):
         columns[found[0]] = len(headers)
@@ -227,9 +258,16 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
         others = {}
     require_columns(headers, columns, config)
     if rows and others:
-        check_others(headers, others, rows[0], columns, config)
+        check_others(headers, others, rows, columns, config)
     for place, row in zip(places, rows, strict=True):
         yield place, {name: row[number] for name, number in columns.items()}
+
+
+def column_of_files(row: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
+    """Return the place of the path if one other cell of a row names an image, and its own not."""
+    places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
+    is_other = len(places) == 1 and places[0] not in columns.values()
+    return {"path": places[0]} if is_other else {}
 
 
 def split_headers(
@@ -247,7 +285,11 @@ def split_headers(
     place = columns_of(columns, config).get("path", 0)
     path = Path(config.root, *first[place : place + 1])
     has_id = bool(config.columns) and with_suffix(path, by_stem).is_file()
-    return columns, lines if has_id or path.suffix.lower() in SUFFIXES else lines[1:]
+    if has_id or path.suffix.lower() in SUFFIXES:
+        return columns, lines
+    if config.columns:
+        logger.info(f"{config.file}: the first line, {listed(first)}, is not read as an image")
+    return columns, lines[1:]
 
 
 def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
@@ -388,6 +430,10 @@ def label_column(
         return "label", [row[places[0]] for row in rows]
     if len(places) < 2 or None in map(mark_in, values):
         return None
+    if any(
+        split_of(name.lower().removeprefix("is_")) for name in others if name[:3].lower() == "is_"
+    ):
+        return None  # such as is_train
     marked = [[name for name, place in others.items() if mark_in(row[place])] for row in rows]
     kind = "label" if all(len(names) == 1 for names in marked) else "tags"
     return kind, ["|".join(names) for names in marked]
@@ -396,17 +442,20 @@ def label_column(
 def check_others(
     headers: Sequence[str],
     others: Mapping[str, int],
-    row: Sequence[str],
+    rows: Sequence[Sequence[str]],
     columns: Mapping[str, int],
     config: TableConfig,
 ) -> None:
     """Log the headers of the columns that are not used, `others`.
 
-    Raise ValueError if one of them holds a split in the first `row`, but no column split is used.
+    Raise ValueError if one of them seems to hold the split, but no column split is used: its first
+    cell, or its cells name several splits.
     """
-    splits = [
-        f"{header} ({row[place]})" for header, place in others.items() if split_of(row[place])
-    ]
+    splits = []
+    for header, place in others.items():
+        named = {split_of(row[place]) for row in rows} - {None}
+        if split_of(rows[0][place]) or len(named) > 1:
+            splits.append(f"{header} ({rows[0][place]})")
     if splits and "split" not in columns:
         raise ValueError(
             f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "

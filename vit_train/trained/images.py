@@ -130,7 +130,10 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     if issubclass(kind, FolderConfig):
         start |= folder_settings(start, meta)
         # In another folder, other images may have the same paths.
-        is_own = name == own.name and given.root is None and given.file is None
+        is_own = name == own.name and all(
+            value is None or Path(value).resolve() == Path(getattr(own, key)).resolve()
+            for key, value in (("root", given.root), ("file", given.file))
+        )
         start["decisions"] = applied(meta) if is_own else None
     return kind(**(start | changes))
 
@@ -173,7 +176,7 @@ def listed_images(
         if tree is None:
             return None
         labels = label_tensor(tree, meta.classes)
-        numbers = subset(ImageSet(torch.arange(len(labels)), labels), f"{name}_subset", config)
+        numbers = ImageSet(torch.arange(len(labels)), labels)
         chosen = numbers if count is None else sample(numbers, count)
         files = [tree.files[number] for number in chosen.images.tolist()]
         parts[name] = image_set(replace(tree, files=files), meta.classes, config, broken)
@@ -227,7 +230,7 @@ def folder_images(
     if data is None or data.fingerprint != meta.fingerprint:
         # The subset sizes of the run are meant for its own images, not for other images.
         config = replace(config, test_subset=given.test_subset)
-        images = images.with_decisions() if given.decisions else images
+        images = images.with_decisions() if config.decisions else images
         return unseen(images, split, config, meta)
     logger.info(f"the folder holds the run's own images: evaluating the run's {split} images")
     return run_images(data, config, split, meta)
