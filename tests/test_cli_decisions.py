@@ -89,6 +89,17 @@ def test_no_other_photo_changes_its_split_and_a_run_remembers_its_decisions(
     assert listed("undone") == plain
 
 
+def test_decisions_apply_to_the_same_folder_by_name_and_to_a_whole_subset(run: Run) -> None:
+    numbers = {"train": range(12), "test": range(12, 18)}
+    names = [f"{part}/{c}/{n}.png" for part in numbers for c in "ab" for n in numbers[part]]
+    write_images("photos", names)
+    decide("test/a/12.png,leave out,,")
+    run.succeeds(*LEARN, DECIDED, "data.test_subset=12", "hydra.run.dir=run")
+    for number, given in enumerate(([], ["data.root=photos"], ["data.root=photos/../photos"])):
+        run.succeeds("vit-eval", "ckpt=run", f"out=own{number}", *given)
+        assert len(answers_in(f"own{number}")) == 11
+
+
 def test_a_copy_that_is_kept_for_testing_is_tested_on(
     run: Run, plain: dict[str, tuple[str, str]]
 ) -> None:
