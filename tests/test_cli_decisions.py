@@ -85,8 +85,13 @@ def test_no_other_photo_changes_its_split_and_a_run_remembers_its_decisions(
     run.succeeds("vit-eval", "ckpt=[plain,run]", DECIDED, "out=both")
     assert answers_in("both/A") == answers_in("both/B") == answers
     # Undone, each photo returns to its split.
-    run.succeeds(*LEARN, "data.split_as=run", "hydra.run.dir=undone")
+    copy = Path("run/applied_decisions.csv")
+    words = f"run left 3 images out and relabeled 2: to do so again, set data.decisions={copy}"
+    run.says(words, *LEARN, "data.split_as=run", "hydra.run.dir=undone")
     assert listed("undone") == plain
+    again = [*LEARN, "data.split_as=run", f"data.decisions={copy}", "hydra.run.dir=again"]
+    assert "to do so again" not in run.succeeds(*again).said
+    assert listed("again") == expected
 
 
 def test_decisions_apply_to_the_same_folder_by_name_and_to_a_whole_subset(run: Run) -> None:
@@ -164,7 +169,34 @@ def test_a_file_that_cannot_be_applied_is_refused_with_the_line(
     applied = ("1 relabeled", "do not exist", "")
     assert outcome.status == (0 if words.endswith(applied[:2]) or not words else 1), outcome.err
     assert words in outcome.said and "Traceback" not in outcome.err
-    run.fails("nowhere.csv cannot be read as", "vit-data", *DATA, "data.decisions=nowhere.csv")
+    missing = "data.decisions=nowhere.csv"
+    run.fails(f"{missing}: there is no such file (browsers save", "vit-data", *DATA, missing)
+
+
+@pytest.mark.parametrize("source", ["folder", "table"])
+def test_a_broken_or_missing_file_may_be_left_out(run: Run, source: str) -> None:
+    names = write_images("photos", [f"{name}/{n}.png" for name in "ab" for n in range(12)])
+    Path("photos/a/0.png").write_bytes(b"broken")
+    Path("photos/notes.txt").write_text("skipped", encoding="utf-8")
+    learn = [*LEARN, "train.max_minutes=1e-9"]
+    left = ["a/0.png,leave out,,broken"]
+    if source == "table":
+        rows = [f"{name},{name[0]}" for name in names]
+        Path("photos/all.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+        learn += ["data=table", "data.file=photos/all.csv"]
+        Path("photos/b/0.png").unlink()
+        left.append("b/0.png,leave out,,")
+    run.fails("image files cannot be decoded", *learn)
+    run.succeeds(*learn, "data.on_error=skip", "hydra.run.dir=skipping")
+    decide(*left)
+    assert "cannot be decoded" not in run.succeeds(*learn, DECIDED, "hydra.run.dir=run").said
+    assert listed("run") == listed("skipping")
+    if source == "folder":  # with three splits, a file is skipped once
+        again = run.succeeds(*learn, DECIDED, "data.split_as=run", "hydra.run.dir=again")
+        assert again.said.count("1 file skipped") == 1
+        assert listed("again") == listed("run")
+    decide("b/1.png,leave out,,")
+    run.fails("image files cannot be decoded", *learn, DECIDED)
 
 
 def test_a_class_or_split_that_loses_its_photos_is_named(run: Run) -> None:

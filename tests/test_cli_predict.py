@@ -129,7 +129,7 @@ def test_an_unreadable_image_is_a_row_and_stops_nothing(run: Run) -> None:
     lines = [json.loads(line) for line in text.splitlines()]
     errors = {Path(line["image"]).name: line["error"] for line in lines if "error" in line}
     assert errors.keys() == {"broken.png", "empty.jpg"}
-    assert errors["broken.png"].startswith(f"not a {NAMED_FORMATS} image that Pillow can read (")
+    assert errors["broken.png"].startswith(f"not a {NAMED_FORMATS} image that Pillow can read")
     assert all(len(line["top"]) == 3 for line in lines if "top" in line)
     for words, images in (
         ("images=nowhere.png: there is no such", "[photos/test/red/20.png,nowhere.png]"),

@@ -82,7 +82,7 @@ def test_photos_keep_their_proportions_and_are_turned_as_they_are_seen(tmp_path:
 
 
 def test_a_page_has_the_first_photos_that_are_not_yet_decided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workbench, "MOST_CASES", 3)
     write_images(tmp_path, [f"{number}.png" for number in range(9)])
@@ -103,12 +103,17 @@ def test_a_page_has_the_first_photos_that_are_not_yet_decided(
     names, words = shown()
     assert names == ["0", "1", "2", "3", "4", "5", "6"]
     assert "Pairs (2)" in words and "Single (5)\nThese are the first 3." in words
+    assert "Decided earlier" not in words
     names, words = shown(0, 2, 3, 4)  # half of the first pair is decided
     assert names == ["0", "1", "5", "6", "7"] and "Pairs (1)" in words
+    assert "Decided earlier and not shown: 3" in words
+    assert "2.png: keep ; now why 3.png: keep ; now why" in " ".join(words.split())
     names, words = shown(*range(4), 6, 8)
     assert names == ["4", "5", "7"]
     assert not any(said in words for said in ("Pairs", "first 3", "Nothing is left"))
+    caplog.set_level("INFO", "vit_train")
     assert "Nothing is left to decide" in shown(*range(9))[1]
+    assert "nothing is left to decide on" in caplog.text and "open it" not in caplog.text
 
 
 HELPERS = """
@@ -192,7 +197,9 @@ def test_keys_and_clicks_decide_and_a_reload_loses_nothing(page: Path) -> None:
     clicked, reloaded, (words, said), text = rest
     assert clicked == [cells[4], "5 of 5 photos decided"]  # a click leaves the focus where it is
     assert reloaded == ["", "4 of 5 photos decided", 3]  # none of the buttons is that of the list
-    assert words == "5 of 5 photos decided" and "with 5 decisions" in said
+    assert (
+        words == "5 of 5 photos decided" and "with 5 decisions" in said and "use the newest" in said
+    )
     Path("decisions.csv").write_text(text, encoding="utf-8", newline="")
     rows = read_decisions("decisions.csv")
     assert [(rows[each]["what"], rows[each]["label"]) for each in cells] == [

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, listed, plain_cell
-from vit_train.config.data import FolderConfig, TableConfig
+from vit_train.config.data import APPLIED, FolderConfig, TableConfig
 from vit_train.data.files import SplitFiles, bulleted, listed_name
 from vit_train.data.tables import read_lines
 
@@ -21,6 +22,11 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
     A row has COLUMNS and its "place" in the file. Raise ValueError if the file cannot be read or
     lacks a column, if a row decides something else, or if two rows differ on one image.
     """
+    if not Path(file).is_file():
+        raise ValueError(
+            f"data.decisions={file}: there is no such file (browsers save it in the folder of "
+            "downloads)"
+        )
     try:
         (_, header), *lines = read_lines(TableConfig(file=file)) or [(1, [])]
     except ValueError as error:
@@ -84,4 +90,16 @@ def report_decisions(trees: Sequence[SplitFiles], file: str, config: FolderConfi
         logger.warning(
             f"{file} names images that do not exist; correct or delete these lines (paths are "
             f"relative to data.root):{bulleted(missing)}"
+        )
+
+
+def warn_of_undone(run: str) -> None:
+    """Warn that the decisions that the earlier run data.split_as=`run` applied are not used."""
+    file = Path(run, APPLIED)
+    rows = read_decisions(str(file)).values() if file.is_file() else ()
+    counts = Counter(row["what"] for row in rows)
+    if counts["leave out"] or counts["relabel"]:
+        logger.warning(
+            f"{run} left {counted(counts['leave out'], 'image')} out and relabeled "
+            f"{counts['relabel']:,}: to do so again, set data.decisions={file}"
         )

@@ -54,9 +54,7 @@ def decoding() -> Iterator[None]:
     except MemoryError:  # not the file's fault
         raise
     except UnidentifiedImageError:
-        raise BrokenImage(
-            f"not a {NAMED_FORMATS} image that Pillow can read (convert HEIC photos to JPEG)"
-        ) from None
+        raise BrokenImage(f"not a {NAMED_FORMATS} image that Pillow can read") from None
     except Exception as error:
         raise BrokenImage(str(error) or type(error).__name__) from error
 
@@ -100,11 +98,16 @@ def opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
             raise BrokenImage(f"the file has more bytes than max_pixels={max_pixels} pixels need")
         # Not by its path: Pillow would map an uncompressed TIFF into memory, with swapped sides if
         # it is turned by its orientation.
-        with path.open("rb") as file, Image.open(file, formats=IMAGE_FORMATS) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise BrokenImage(f"its {width} by {height} pixels exceed max_pixels={max_pixels}")
-            yield image
+        with path.open("rb") as file:
+            if file.peek(12)[4:10] == b"ftyphe":
+                raise BrokenImage("a HEIC photo, whatever its name: convert it to JPEG")
+            with Image.open(file, formats=IMAGE_FORMATS) as image:
+                width, height = image.size
+                if width * height > max_pixels:
+                    raise BrokenImage(
+                        f"its {width} by {height} pixels exceed max_pixels={max_pixels}"
+                    )
+                yield image
 
 
 # How to undo each EXIF orientation. Other values, such as 1, need no turn.

@@ -135,9 +135,11 @@ def warn_of(paths: Sequence[Path], noun: str, fault: str) -> None:
 def skip(files: Sequence[Path]) -> dict[Path, str]:
     """Return the reason why each file is not read as an image; log a warning for each reason."""
     images, others = by_suffix(files)
+    has_heic = any(path.suffix.lower() in (".heic", ".heif") for path in others)
+    advice = "; convert HEIC photos to JPEG" if has_heic else ""
     reasons = (
         (images, "not in a class folder"),
-        (others, f"not called {NAMED_FORMATS}; convert HEIC photos to JPEG"),
+        (others, f"not called {NAMED_FORMATS}{advice}"),
     )
     for paths, why in reasons:
         warn_of(paths, "file", f"skipped ({why})")

@@ -1,6 +1,6 @@
 """The sources `folder` and `table`: image files in one folder per class, or listed in a table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -13,7 +13,12 @@ from vit_train.base.log import logger
 from vit_train.config.data import IMAGES, LEFT_OUT_OF, FolderConfig, TableConfig
 from vit_train.config.fields import sides
 from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
-from vit_train.data.decisions import decisions_on, relabeled, report_decisions
+from vit_train.data.decisions import (
+    decisions_on,
+    relabeled,
+    report_decisions,
+    warn_of_undone,
+)
 from vit_train.data.decode import (
     THREADS,
     Decoded,
@@ -58,12 +63,19 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_names(trees)
     if config.decisions is not None:
         report_decisions(list(trees.values()), config.decisions, config)
-    skipped = skip([path for tree in trees.values() for path in tree.other_files])
+    elif config.split_as is not None:
+        warn_of_undone(config.split_as)
+    # With data.split_as, all splits are of one tree, and name the same files.
+    skipped = skip(
+        list(dict.fromkeys(path for tree in trees.values() for path in tree.other_files))
+    )
     level = config.white_level or common_white_level(
         [file.path for file in trees["train"].files], config.max_pixels
     )
     if level != config.white_level:
-        logger.info(f"images of more than 8 bits: {level:,} becomes white (data.white_level)")
+        logger.info(
+            f"gray images of more than 8 bits: {level:,} is shown as white (data.white_level)"
+        )
     config = replace(config, white_level=level)
     broken: dict[str, str] = {}
     sets = {part: image_set(tree, classes, config, broken) for part, tree in trees.items()}
@@ -183,15 +195,16 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
     return replace(images, images=decoded)
 
 
-def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
+def decode_all(paths: Sequence[Path], config: FolderConfig, unused: Container[int] = ()) -> Decoded:
     """Decode the files or load them from the cache; raise ValueError if memory is too small.
 
-    If files of a table are missing and on_error=stop, decode none.
+    If files of a table are missing, other than those at the indices `unused`, and on_error=stop,
+    decode none.
     """
     missing = {
         index: "there is no such file"
         for index, path in enumerate(paths)
-        if isinstance(config, TableConfig) and not path.exists()
+        if isinstance(config, TableConfig) and index not in unused and not path.exists()
     }
     if missing and (config.on_error == "stop" or len(missing) == len(paths)):
         return torch.empty(0), missing
@@ -210,7 +223,8 @@ def image_set(
 ) -> ImageSet:
     """Decode the images of a split; raise ValueError as `load_folder` does.
 
-    Add the names of the files that cannot be decoded to `left_out`, each with the reason.
+    Add the names of the files that cannot be decoded to `left_out`, each with the reason. Those
+    that data.decisions leaves out are no faults.
     """
     if not tree.files:
         raise ValueError(
@@ -218,7 +232,8 @@ def image_set(
         )
     paths = [file.path for file in tree.files]
     weights = [file.weight for file in tree.files]
-    images, broken = decode_all(paths, config)
+    unused = {index for index, out in enumerate(are_left_out(tree, config)) if out}
+    images, broken = decode_all(paths, config, unused)
     found = ImageSet(
         images,
         label_tensor(tree, classes),
@@ -227,18 +242,19 @@ def image_set(
         weights=None if None in weights else torch.tensor(weights),
         decided=decided_labels(tree, classes, config) if config.decisions else None,
     )
-    if not broken:
-        return found
-    listing = [f"{paths[index]}: {why}" for index, why in broken.items()]
-    report = f"{len(broken):,} of {len(paths):,} image files cannot be decoded:{bulleted(listing)}"
-    if config.on_error == "stop" or len(broken) == len(paths):
+    used = [index for index in range(len(paths)) if index not in broken]
+    faults = [index for index in broken if index not in unused or not used]
+    listing = [f"{paths[index]}: {broken[index]}" for index in faults]
+    report = f"{len(faults):,} of {len(paths):,} image files cannot be decoded:{bulleted(listing)}"
+    if faults and (config.on_error == "stop" or not used):
         raise ValueError(
             f"{report}\nRepair or remove these files, or set data.on_error=skip to use the others "
             f"(paths in a table are relative to data.root, now {config.root})"
         )
-    logger.warning(report)
-    left_out |= {name_of(paths[index], config): why for index, why in broken.items()}
-    return found.subset(torch.tensor([index not in broken for index in range(len(paths))]))
+    if faults:
+        logger.warning(report)
+    left_out |= {name_of(paths[index], config): broken[index] for index in faults}
+    return found.subset(torch.tensor(used)) if broken else found
 
 
 def class_names(trees: dict[str, SplitFiles]) -> list[str]:
@@ -311,6 +327,10 @@ def label_tensor(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
 def decided_labels(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) -> Tensor:
     """Return the labels after data.decisions, −1 for files that it leaves out; see ImageSet."""
     labels = label_tensor(relabeled(tree, classes, config), classes)
-    left_out = [row.get("what") == "leave out" for row in decisions_on(tree, config)]
-    labels[torch.tensor(left_out)] = -1
+    labels[torch.tensor(are_left_out(tree, config))] = -1
     return labels
+
+
+def are_left_out(tree: SplitFiles, config: FolderConfig) -> list[bool]:
+    """Return True for each file that data.decisions leaves out."""
+    return [row.get("what") == "leave out" for row in decisions_on(tree, config)]

@@ -31,12 +31,21 @@ def write_workbench(
     """Write the page; `about` tells how far its cases can be trusted.
 
     `sections` maps titles to cases, the most important first. A case has one photo, or several to
-    compare. Cases of which config.decisions decides all photos are left out.
+    compare. Of cases of which config.decisions decides all photos, only list the decisions.
     """
     earlier = read_decisions(config.decisions) if config.decisions else {}
+
+    def is_settled(case: Sequence[Photo]) -> bool:
+        return all(cell(name) in earlier for name, *_ in case)
+
     left = {
-        title: [case for case in cases if any(cell(name) not in earlier for name, *_ in case)]
-        for title, cases in sections.items()
+        title: [case for case in cases if not is_settled(case)] for title, cases in sections.items()
+    }
+    settled = {
+        name: (why, earlier[cell(name)])
+        for case in chain(*sections.values())
+        if is_settled(case)
+        for name, _, why, _ in case
     }
     shown = {title: cases[:MOST_CASES] for title, cases in left.items() if cases}
     names = dict.fromkeys(name for name, *_ in chain(*chain(*shown.values())))
@@ -47,6 +56,7 @@ def write_workbench(
         data=config.title,
         about=about,
         sections=shown,
+        settled=settled,
         counts={title: len(cases) for title, cases in left.items()},
         pictures={
             name: photo_webp(Path(config.root, name), PHOTO_SIDE, config.max_pixels)
@@ -62,7 +72,10 @@ def write_workbench(
         },
     )
     write_text(path, page)
-    logger.info(f"{counted(len(names), 'photo')} to decide on in {path}: open it in a browser")
+    if names:
+        logger.info(f"{counted(len(names), 'photo')} to decide on in {path}: open it in a browser")
+    else:
+        logger.info(f"nothing is left to decide on ({path})")
 
 
 def cell(text: str) -> str:

@@ -47,6 +47,10 @@ FAULT_COLUMNS = (
     "detail",
 )
 
+ABOUT_BROKEN = (
+    "  vit-train refuses these: repair or remove them, leave them out by data.decisions, or set "
+    "data.on_error=skip"
+)
 # How far the page of the copies can be trusted: see docs/data.md.
 ABOUT_COPIES = (
     "Of the copies of a picture, keep one. Nearly all of these pairs are copies: in a test with "
@@ -83,7 +87,8 @@ def report_data(config: DataReportConfig) -> None:
     rows = fault_rows(loaded, flat, copies, images)
     for problem in (*FAULTS, *COPIES):
         lines = [as_line(*row[1:]) for row in rows if row[0] == problem]
-        logger.info(f"{problem}: {len(lines):,}{bulleted(lines)}")
+        advice = f"\n{ABOUT_BROKEN}" if lines and problem == FAULTS[0] else ""
+        logger.info(f"{problem}: {len(lines):,}{bulleted(lines)}{advice}")
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, csv_text([FAULT_COLUMNS, *rows]))
