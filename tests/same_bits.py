@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from pytest import MonkeyPatch
 from safetensors.torch import load_file
-from small_sets import small_cifar
+from small_sets import write_cifar
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # A name and a command in each line. @NAME is the folder of an earlier run; words in capitals are
@@ -145,6 +144,10 @@ def become(side: Path, name: str, words: list[str], variables: dict[str, str]) -
     module, function = project["project"]["scripts"][words[0]].split(":")
     package = import_module(module)
     assert Path(str(package.__file__)).is_relative_to(side / "tree"), package
+    published: Any = import_module("vit_train.data.published")
+    for check in ("has_md5", "check_integrity"):  # the second one in earlier versions
+        if hasattr(published, check):
+            setattr(published, check, lambda path, md5: path.exists())
     getattr(package, function)()
 
 
@@ -253,7 +256,8 @@ def make_side(commit: str, side: Path) -> Path:
     unpack = f"git archive {commit} | tar -x -C {side}/tree"
     subprocess.run(unpack, shell=True, check=True)
     random, folder = np.random.default_rng(0), side / "work"
-    small_cifar(MonkeyPatch(), folder / "data")
+    batches = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"]
+    write_cifar(folder / "data/cifar-10-batches-py", batches)
     photos = [f"photos/{'abc'[number % 3]}/{number}.png" for number in range(60)]
     for photo in photos:
         Path(folder, photo).parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from torchvision.datasets import STL10, cifar
 
-from vit_train.data.published import ARCHIVES
-
 PER_BATCH = 20
 
 
@@ -40,6 +38,8 @@ def packed(folder: Path) -> bytes:
 
 def with_content(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
     """Let the published archive be that of the files in `folder`, also for torchvision."""
+    from vit_train.data.published import ARCHIVES
+
     members = {each: md5((folder / each).read_bytes()) for each in ARCHIVES[name].members}
     changed = ARCHIVES[name]._replace(md5=md5(packed(folder)), members=members)
     monkeypatch.setitem(ARCHIVES, name, changed)
@@ -49,25 +49,32 @@ def with_content(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> No
 
 
 def small_cifar(monkeypatch: pytest.MonkeyPatch, root: Path, name: str = "cifar10") -> np.ndarray:
-    """Write the files of a CIFAR below root: 20 images each, two of each of ten classes.
+    """Write the files of a CIFAR below root, and patch the checksums; return `write_cifar`'s."""
+    from vit_train.data.published import ARCHIVES
 
-    Returns all pixels (N,3,32,32), training batches first, and patches the checksums.
-    """
     folder = root / ARCHIVES[name].folder
+    pixels = write_cifar(folder, [*ARCHIVES[name].members], "" if name == "cifar10" else "fine_")
+    with_content(monkeypatch, folder, name)
+    return pixels
+
+
+def write_cifar(folder: Path, names: list[str], fine: str = "") -> np.ndarray:
+    """Write these files: 20 images each, two of each of ten classes, and the names of the classes.
+
+    Returns all pixels (N,3,32,32), training batches first.
+    """
     folder.mkdir(parents=True)
-    *batches, meta = ARCHIVES[name].members
+    *batches, meta = names
     shape = (len(batches), PER_BATCH, 3072)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     train = len(batches) - 1
     # Over all training batches the labels ascend, as the files of a folder do.
     ascending = np.sort(np.arange(train * PER_BATCH) % 10).reshape(train, PER_BATCH).tolist()
     labels = [*ascending, sorted(i % 10 for i in range(PER_BATCH))]
-    fine = "" if name == "cifar10" else "fine_"
     for batch, images, own in zip(batches, pixels, labels, strict=True):
         (folder / batch).write_bytes(pickle.dumps({"data": images, f"{fine}labels": own}))
-    names = {f"{fine}label_names": [f"class {i}" for i in range(10)]}
-    (folder / meta).write_bytes(pickle.dumps(names))
-    with_content(monkeypatch, folder, name)
+    classes = {f"{fine}label_names": [f"class {i}" for i in range(10)]}
+    (folder / meta).write_bytes(pickle.dumps(classes))
     return pixels.reshape(-1, 3, 32, 32)
 
 
