@@ -315,6 +315,14 @@ def evaluated(run: Run, out: str, *arguments: str, ckpt: str = "run") -> tuple[s
     return images, read_json(Path(out, "results.json"))["caveat"]
 
 
+def is_trusted(out: str) -> bool:
+    """Whether the evaluated images can tell how far to trust the model."""
+    page = Path(out, "report.html").read_text(encoding="utf-8")
+    found = read_json(Path(out, "results.json"))["biased"]
+    assert found == ("This page cannot tell whether to trust the model." in page)
+    return not found
+
+
 @pytest.fixture
 def trained(run: Run) -> set[str]:
     """Make run/, trained on photos/CLASS/*.png, and return its test images."""
@@ -331,13 +339,17 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
     for split, words in (("train", "The model was trained on these images."), ("test", "")):
         found = evaluated(run, "larger", f"split={split}", "data.image_size=24")
         assert found[1] == words and (found[0] == trained) == (split == "test")
+        assert is_trusted("larger") == (split == "test")
     new = write_images("photos", photos(range(10, 14)))
     words = "27 images left out because this model, a model that it learned from or"
     for more in ([], ["data.image_size=24"], ["data.image_size=24", "data.root=photos"]):
         images, caveat = evaluated(run, "grown", *more)
-        assert images == trained | set(new) and words in caveat
+        assert images == trained | set(new) and words in caveat and is_trusted("grown")
     assert words in Path("grown/report.html").read_text(encoding="utf-8")
     assert read_json(Path("grown/results.json"))["image_size"] == 24
+    _, caveat = evaluated(run, "mixed", "split=val", "data.root=photos")
+    assert caveat == "The model may have been trained on some of these images."
+    assert not is_trusted("mixed")
 
 
 @pytest.mark.parametrize("groups", [[], [r"data.group_by='\d+'"]], ids=["files", "groups"])
@@ -399,6 +411,15 @@ def test_copies_in_training_and_test_images_are_counted(run: Run) -> None:
     said = re.search(r"copies of (\d+) test images are among the training", outcome.out)
     _, caveat = evaluated(run, "own")
     assert caveat == f"The model was trained or validated on copies of {said[1]} test images."
+    assert not is_trusted("own")
+
+
+def test_one_copy_in_a_hundred_test_images_does_not_spoil_the_test(run: Run) -> None:
+    write_images("photos/train", photos(range(4)))
+    write_images("photos/test", photos(range(10, 44)))
+    shutil.copy("photos/train/red/0.png", "photos/test/red/0.png")
+    run.succeeds(*RUN)
+    assert "on copies of 1 test image." in evaluated(run, "own")[1] and is_trusted("own")
 
 
 def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:
@@ -449,6 +470,7 @@ def test_a_validation_folder_of_the_runs_own_is_evaluated_wherever_it_lies(run: 
         found, caveat = evaluated(run, f"{root}-{split}", f"data.root={root}", f"split={split}")
         assert found == set(photos(images))
         assert caveat.startswith(words) and bool(caveat) == bool(words)
+        assert is_trusted(f"{root}-{split}") == (not words)
 
 
 def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run: Run) -> None:
@@ -457,6 +479,9 @@ def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run
     assert "remove the copies" not in run.succeeds(*RUN, "data.val=test").out
     _, caveat = evaluated(run, "own", "data.root=photos")
     assert caveat.startswith("The epoch was chosen on the run's own test images")
+    assert not is_trusted("own")
+    assert evaluated(run, "test")[1].startswith("The epoch was chosen on these images")
+    assert not is_trusted("test")
 
 
 LATER = {
@@ -502,44 +527,48 @@ def test_a_run_that_goes_on_tests_on_the_images_it_began_with(run: Run, trained:
 
 def test_a_new_class_is_added_and_the_models_compared_on_the_classes_of_both(run: Run) -> None:
     fractions = ["data.test_fraction=0.25", "data.val_fraction=0.25"]
-    write_images("photos", [name for name in photos(range(12)) if name[:3] != "red"])
+    write_images("photos", [name for name in photos(range(12)) if name[:4] != "blue"])
     run.succeeds(*RUN, *fractions)
-    write_images("photos", [name for name in photos(range(12)) if name[:3] == "red"])
+    write_images("photos", [name for name in photos(range(12)) if name[:4] == "blue"])
     begin = ["vit-train", *DATA, *fractions, "train.max_minutes=1e-9", "optim.lr=1e-12"]
     same = [*begin, "data.image_size=16"]
-    words = "head is reused for 2 classes of the same name, new: red;"
+    words = "head is reused for 2 classes of the same name, new: blue;"
     run.says(words, *same, "data.split_as=run", "init_from=run", "hydra.run.dir=grown")
     run.succeeds(*same, "seed=1", "hydra.run.dir=divided-anew")
     old, new = (vit_train.load(each).model for each in ("run", "grown"))
     for key in ("head.weight", "head.bias"):
         rows = new.state_dict()[key]
-        torch.testing.assert_close(rows[:2], old.state_dict()[key])
-        assert rows[2].abs().max() < 1e-9 < rows[:2].abs().max()
+        torch.testing.assert_close(rows[1:], old.state_dict()[key])
+        assert rows[0].abs().max() < 1e-9 < rows[1:].abs().max()
 
     for other in ("grown", "divided-anew"):
         run.succeeds("vit-eval", f"ckpt=[run,{other}]", f"out=with-{other}")
         first, second = (right_of(f"with-{other}/{each}") for each in "AB")
         tested = images_of(other, "test") - images_of("run", "train", "val")
         assert second.keys() == tested
-        assert first.keys() == {name for name in tested if name[:3] != "red"}
+        assert first.keys() == {name for name in tested if name[:4] != "blue"}
         results = read_json(Path(f"with-{other}/results.json"))
         (pair,) = results["pairs"]
-        assert results["common_classes"] == ["blue", "green"] and pair["images"] == len(first)
+        assert results["common_classes"] == ["green", "red"] and pair["images"] == len(first)
         assert pair["only_first"] == sum(right > second[name] for name, right in first.items())
         assert pair["only_second"] == sum(right < second[name] for name, right in first.items())
-        reds = [right for name, right in second.items() if name[:3] == "red"]
+        for model in results["models"]:  # with the classes in the same order
+            counts = zip(model["per_class"], model["result"]["per_class_count"], strict=True)
+            assert all(row["support"] == count for row, count in counts if row["name"] != "blue")
+        blues = [right for name, right in second.items() if name[:4] == "blue"]
         page = Path(f"with-{other}/report.html").read_text(encoding="utf-8")
         assert (
-            f"B ({other}) also knows red, and recognizes\n{sum(reds)} of {len(reds)} image" in page
+            f"B ({other}) also knows blue, and recognizes\n{sum(blues)} of {len(blues)} image"
+            in page
         )
 
     compare = ["vit-eval", "ckpt=[run,grown]"]
     run.fails("compared only on test images (split=test)", *compare, "split=val")
-    write_images("reds", ["red/a.png", "red/b.png"])
+    write_images("blues", ["blue/a.png", "blue/b.png"])
     run.fails(
         "none of the 2 test images that no model was trained on is of a class that all",
         *compare,
-        "data.root=reds",
+        "data.root=blues",
     )
     run.succeeds(*begin, "data.image_size=24", "hydra.run.dir=large")
     run.fails("only if they read images alike", "vit-eval", "ckpt=[run,large]")

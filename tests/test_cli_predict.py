@@ -366,7 +366,8 @@ def test_a_labeled_folder_is_evaluated_whole(run: Run) -> None:
     run.fails("data.on_error=skip", *where)
     run.succeeds(*where, "data.on_error=skip")
     Path("elsewhere/green").rename("elsewhere/violet")
-    run.fails("classes that are not classes of the model: violet", *where)
+    outcome = run.fails("classes that are not classes of the model: violet", *where)
+    assert "name one that knows these classes last" in outcome.err
 
 
 @pytest.mark.usefixtures("colors")

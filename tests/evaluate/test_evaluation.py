@@ -48,7 +48,7 @@ NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val",
-    "classes": NAMES, "caveat": "", "command": "vit-eval", "root": "photos",
+    "classes": NAMES, "caveat": "", "biased": False, "command": "vit-eval", "root": "photos",
 }  # fmt: skip
 FOCUS = {
     "images": 256, "deleted": 0.1, "changed": 0.3,
@@ -169,7 +169,7 @@ def test_the_page_describes_the_results_in_words() -> None:
     words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     for said in (
         *(
-            "It is right on 25 of 30 images",
+            "The model is right on 25 of 30 images",
             "83.33 %",
             "most frequent class every time would be right on 33.3 %",
         ),
@@ -265,9 +265,9 @@ def test_the_model_with_the_higher_map_wins_in_each_sample_of_images() -> None:
     truth = np.random.default_rng(0).random((80, 3)) < 0.5
     right, wrong = (Tagging.of(TagPredictions(truth, sign * (truth - 0.5))) for sign in (1, -1))
     (pair,) = compare({"A": right, "B": wrong})
-    assert pair["difference"] == pytest.approx(right.map - wrong.map) and pair["images"] == 80
+    assert pair["difference"] == pytest.approx(wrong.map - right.map) and pair["images"] == 80
     low, high = pair["interval_95"]
-    assert 0 < low < pair["difference"] < high
+    assert low < pair["difference"] < high < 0
     assert "From A to B, mAP changes by -" in verdict(pair)
     assert "a significant difference" in verdict(pair)
 
@@ -292,33 +292,40 @@ def change(words: str) -> re.Match[str]:
 
 
 @pytest.mark.parametrize(
-    "counts, split, words",
+    "counts, words",
     [
-        ([[97, 3], [3, 97]], "test", "You can mostly trust this model on images like these. It is"),
-        (
-            [[160, 40], [40, 160]],
-            "test",
-            "with care: it is better than a guess, but makes mistakes.",
-        ),
-        ([[160, 40], [40, 160]], "train", "cannot tell whether to trust the model, because it was"),
-        ([[8, 2], [2, 8]], "test", "Better than a guess, but these images are too few"),
-        ([[20, 0], [0, 20]], "test", "Better than a guess, but these images are too few"),
-        ([[6, 4], [5, 5]], "test", "on these few images, it is not clearly better than a guess"),
-        ([[380, 0], [20, 0]], "test", "on these images, it is not clearly better than a guess"),
-        ([[60, 140], [140, 60]], "test", "Do not trust this model: a guess would be right more"),
-        ([[99, 1, 0], [0, 99, 1], [9, 0, 0]], "test", "with care"),
-        ([[99, 1, 0], [0, 99, 1], [9, 0, 0]], "test", f"none of the images of {NAMES[2]}."),
-        ([[99, 1, 0], [0, 99, 1], [0, 0, 0]], "test", f"There is no image of {NAMES[2]} here, so"),
+        ([[97, 3], [3, 97]], "You can mostly trust this model on images like these. The model is"),
+        ([[160, 40], [40, 160]], "with care: it is better than a guess, but makes mistakes."),
+        ([[8, 2], [2, 8]], "Better than a guess, but these images are too few"),
+        ([[20, 0], [0, 20]], "Better than a guess, but these images are too few"),
+        ([[6, 4], [5, 5]], "on these few images, it is not clearly better than a guess"),
+        ([[380, 0], [20, 0]], "on these images, it is not clearly better than a guess"),
+        ([[60, 140], [140, 60]], "Do not trust this model: a guess would be right more"),
+        ([[99, 1, 0], [0, 99, 1], [9, 0, 0]], "with care"),
+        ([[99, 1, 0], [0, 99, 1], [9, 0, 0]], f"none of the images of {NAMES[2]}."),
+        ([[99, 1, 0], [0, 99, 1], [0, 0, 9]], f"fewer than 10 images of {NAMES[2]} are too few"),
+        ([[99, 1, 0], [0, 99, 1], [0, 0, 0]], f"There is no image of {NAMES[2]} here, so"),
+        ([[99, 1, 0]] + 2 * [[0, 0, 0]], f"There is no image of {NAMES[1]} or {NAMES[2]} here"),
+        ([[97, 3], [0, 0]], f"Only images of {NAMES[0]} are here, so this page cannot tell"),
     ],
 )
 def test_the_page_begins_with_whether_to_trust_the_model(
-    counts: list[list[int]], split: str, words: str
+    counts: list[list[int]], words: str
 ) -> None:
     cells = [cell for cell, count in np.ndenumerate(counts) for _ in range(count)]
     labels, predicted = np.array(cells).T
     result = Classification.of(Predictions(labels, 3.0 * np.eye(len(counts))[predicted]))
-    page = words_of(result, split=split)
+    page = words_of(result)
     assert words in page and page.index("rust") < page.index("Details")
+    assert ("Guessing the most" in page) == (np.count_nonzero(np.sum(counts, axis=1)) > 1)
+    assert "it would be right on" in page
+    caveat = "The model was trained on these images."
+    page = words_of(result, caveat=caveat, biased=True)
+    assert (
+        f"This page cannot tell whether to trust the model. {caveat} The model is right on" in page
+    )
+    assert "it would be right on" not in page and page.count(caveat) == 1
+    assert "mostly trust" not in page
 
 
 def test_the_page_tells_how_far_to_trust_tags() -> None:
@@ -330,9 +337,21 @@ def test_the_page_tells_how_far_to_trust_tags() -> None:
         page = words_of(Tagging.of(found), classes=NAMES, **measures)
         hits = (truth & (logits >= 0)).sum()
         wrong = (~truth & (logits >= 0)).sum()
-        assert words in page and f"It finds {hits} of the {truth.sum()} tags of 300 images" in page
-        assert f"{wrong} of the {hits + wrong} tags that it gives are wrong" in page
+        assert (
+            words in page
+            and f"The model finds {hits} of the {truth.sum()} tags of 300 images" in page
+        )
+        assert f"images, and gives {wrong} wrong tags." in page
         assert f"No image here has {NAMES[2]}, so nothing is known about this tag." in page
+
+
+def test_tags_of_few_images_are_not_trusted() -> None:
+    truth = np.arange(60)[:, None] < [30, 2, 0]
+    found = TagPredictions(truth, truth - 0.5)
+    measures = tag_measures(found, NAMES, np.full(3, 0.5))
+    page = words_of(Tagging.of(found), classes=NAMES, **measures)
+    assert f"fewer than 10 images of {NAMES[1]} are too few to tell whether to trust" in page
+    assert "of 60 images, and gives 0 wrong tags." in page
 
 
 def test_photos_are_shown_from_their_files(tmp_path: Path) -> None:
@@ -404,7 +423,7 @@ def test_the_p_value_is_that_of_the_exact_binomial_test(a: int, b: int) -> None:
 @pytest.mark.parametrize("a, b", [(12, 5), (0, 0), (0, 7), (30, 60)])
 def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
     """One that only the first gets right, and one that only the second does."""
-    gains = np.array([1] * (a + 1) + [-1] * (b + 1) + [0] * (100 - a - b))
+    gains = np.array([-1] * (a + 1) + [1] * (b + 1) + [0] * (100 - a - b))
     half = Z * gains.std() / math.sqrt(len(gains))
     assert Paired(100, a, b).interval == pytest.approx((gains.mean() - half, gains.mean() + half))
 
@@ -434,6 +453,7 @@ def test_a_verdict_names_chance_or_significance(a: int, b: int, chance: str) -> 
         found[name] = Classification.of(Predictions(np.zeros(1000, dtype=int), logits))
     (pair,) = compare(found)
     assert (pair["only_first"], pair["only_second"]) == (a, b)
+    assert pair["difference"] == pytest.approx((b - a) / 1000)
     words = verdict(pair)
     assert chance in words and "adjusted" not in words
     assert f"From A (x) to B (y), accuracy changes by {(b - a) / 10:+.2f} points" in words

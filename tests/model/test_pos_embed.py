@@ -135,6 +135,17 @@ def test_resized_positions_are_the_same_at_the_same_size(kind: str, head: str) -
     assert all(torch.equal(value, same[key]) for key, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", ABSOLUTE)
+def test_positions_stored_in_half_precision_are_resized(kind: str) -> None:
+    state = build(positions=kind).half().state_dict()
+    larger = build(32, positions=kind)
+    half, single = (
+        resize_positions(each, (4, 4), larger)
+        for each in (state, {key: value.float() for key, value in state.items()})
+    )
+    assert all(torch.allclose(half[key].float(), single[key]) for key in single)
+
+
 @pytest.mark.parametrize("head", ["token", "gap"])
 @pytest.mark.parametrize("kind", ABSOLUTE)
 def test_resized_positions_keep_their_place_in_the_picture(kind: str, head: str) -> None:

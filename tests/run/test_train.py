@@ -225,7 +225,7 @@ def test_the_precision_is_as_set_or_the_fastest_and_the_speedup_is_noted(
     few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
     monkeypatch.setattr(precision, "image_seconds", lambda *_: measured(speedup))
     outcome = run.says(f", {used or best} on cpu", "vit-train", *few)
-    assert ("on cpu, about 1 minute" in outcome.said) == (not used)
+    assert ("on cpu, less than a minute" in outcome.said) == (not used)
     summary = read_json(Path("run/summary.json"))
     assert summary["precision"] == (used or best)
     assert summary["bf16_speedup"] == (None if used else speedup)
@@ -263,10 +263,21 @@ def test_the_expected_time_is_that_of_all_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    "minutes, words", [(0.1, "about 1 minute"), (4.2, "about 4 minutes"), (150, "about 2 hours")]
+    "minutes, limit, words",
+    [
+        (0.9, None, "less than a minute"),
+        (4.2, None, "about 4 minutes"),
+        (4.2, 5, "about 4 minutes"),
+        (150, 7, "at most 7 minutes"),
+        (150, None, "about 2 hours"),
+    ],
 )
-def test_the_expected_time_is_rounded(minutes: float, words: str) -> None:
+def test_the_expected_time_is_rounded_and_limited(
+    minutes: float, limit: float | None, words: str
+) -> None:
     run = parts()
+    limited = replace(run.config.train, max_minutes=limit)
+    run = replace(run, config=replace(run.config, train=limited))
     known = run.expected_seconds
     assert known and run.precision.image_seconds
     slower = run.precision.image_seconds * 60 * minutes / known

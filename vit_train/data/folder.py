@@ -111,7 +111,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
         return None
     if classes is None:
         classes = class_names({"train": tree})
-    require_known_classes(tree, classes, "the model")
+    require_known_classes(tree, classes, "the model", "" if tree.has_tags else NAMED_LAST)
     skip(tree.other_files)
     return image_set(tree, classes, config, {})
 
@@ -296,10 +296,17 @@ def alike(names: Iterable[str]) -> str:
     return hint if same else ""
 
 
-def require_known_classes(tree: SplitFiles, classes: Sequence[str], owner: str) -> None:
+NAMED_LAST = (
+    ", or compare models, and name one that knows these classes last: vit-eval 'ckpt=[A,B]'"
+)
+
+
+def require_known_classes(
+    tree: SplitFiles, classes: Sequence[str], owner: str, advice: str = ""
+) -> None:
     """Raise ValueError if the tree has images of a class that is not in `classes`.
 
-    The message calls `classes` those of `owner`, such as "the model".
+    The message calls `classes` those of `owner`, such as "the model", and ends with `advice`.
     """
     unknown = sorted(set(chain(*tree.labels)) - set(classes))
     if unknown:
@@ -307,7 +314,7 @@ def require_known_classes(tree: SplitFiles, classes: Sequence[str], owner: str) 
         named = ", ".join(unknown[:NAMED_AT_MOST])
         raise ValueError(
             f"{tree.root} has {kind} that are not {kind} of {owner}: {named}. Remove or rename "
-            "them (images without class folders get the name of their folder as class)\n"
+            f"them (images without class folders get the name of their folder as class){advice}\n"
             f"{alike([*classes, *unknown])}".strip()
         )
 

@@ -148,15 +148,15 @@ def compare(results: Mapping[str, Any]) -> list[Json]:
 
 
 def paired(one: Any, other: Any) -> Json:
-    """Return the difference between two models' results, with its 95 % interval.
+    """Return the difference of two models' results (second − first), with its 95 % interval.
 
     For tags, it is the difference in mAP, with the interval of the differences in bootstrap samples
     of the images.
     """
     if isinstance(one, Tagging):
-        sampled = one.predictions.sampled_maps - other.predictions.sampled_maps
+        sampled = other.predictions.sampled_maps - one.predictions.sampled_maps
         interval = list(percentiles(sampled))
-        return {"images": one.count, "difference": one.map - other.map, "interval_95": interval}
+        return {"images": one.count, "difference": other.map - one.map, "interval_95": interval}
     found = Paired.of(one.predictions, other.predictions)
     return {
         **asdict(found),
@@ -179,11 +179,11 @@ VERDICTS = "which may be due to chance", "a significant difference"
 
 def verdict(pair: Json) -> str:
     """Describe in words how two models differ, and whether the difference is significant."""
-    high, low = (0 - 100 * end for end in pair["interval_95"])
+    low, high = (100 * end for end in pair["interval_95"])
     points = (
         f"From {pair['first']} to {pair['second']}, "
         f"{'accuracy' if 'mcnemar_p' in pair else 'mAP'} changes by "
-        f"{0 - 100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}"
+        f"{100 * pair['difference']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}"
     )
     if "mcnemar_p" not in pair:  # tags
         return f"{points}, by bootstrap over the images), {VERDICTS[low > 0 or high < 0]}."
@@ -258,9 +258,11 @@ def of_known_classes(found: EvalImages, owner: Meta, meta: Meta) -> EvalImages:
     labels = torch.tensor(
         [label_of.get(name, -1) for name in found.images.label_names(owner.classes)]
     )
+    gain = advantage("test", meta)
     return EvalImages(
         replace(found.images, labels=labels).subset(labels >= 0),
-        caveat=" ".join(filter(None, (found.caveat, advantage("test", meta)))),
+        caveat=" ".join(filter(None, (found.caveat, gain))),
+        biased=found.biased or bool(gain),
     )
 
 
@@ -275,12 +277,15 @@ def on_common_classes(run: Evaluated, classes: list[str], common: int) -> Evalua
     logits = np.full((int(kept.sum()), len(classes)), -np.inf)
     logits[:, own] = run.result.predictions.logits[kept]
     result = Classification.of(Predictions(labels[kept], logits))
+    values = result_dict(result)
+    for key in ("per_class_correct", "per_class_count"):  # in the order of content["classes"]
+        values[key] = [values[key][place] for place in own]
     return replace(
         run,
         meta=replace(run.meta, classes=classes),
         images=replace(run.images, labels=torch.from_numpy(labels)).subset(torch.from_numpy(kept)),
         result=result,
-        content=run.content | {"result": result_dict(result)},
+        content=run.content | {"result": values},
     )
 
 

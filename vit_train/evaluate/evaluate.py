@@ -119,7 +119,7 @@ def evaluate_into(
     asked = config.precision
     precision = trained.in_precision(asked) if asked else trained.precision
     files = files_at(config.foreign, "foreign") if config.foreign else []
-    (images, val, caveat, train), data = loaded or evaluated_images(
+    (images, val, caveat, train, biased), data = loaded or evaluated_images(
         config.data, config.split, meta, with_train=config.probe
     )
     fitted = probed(train) if config.probe else None
@@ -135,8 +135,8 @@ def evaluate_into(
     )
     val = held_out(val, config, meta)
     validation = measured(val).predictions if val and meta.task.needs_labels else None
-    content = facts(config, data, meta, precision)
-    content |= measures(result, validation, config.split, meta) | {"caveat": caveat}
+    content = facts(config, data, meta, precision) | {"caveat": caveat, "biased": biased}
+    content |= measures(result, validation, config.split, meta)
     if validation is not None and asked is None:
         save_calibration(meta, content)
     content |= {"probe": probe(trained, fitted, val, images, data)} if fitted else {}

@@ -255,8 +255,8 @@ class Paired:
 
     @property
     def difference(self) -> float:
-        """Return the accuracy of the first classifier minus the accuracy of the second."""
-        return (self.only_first - self.only_second) / self.images
+        """Return the accuracy of the second classifier minus the accuracy of the first."""
+        return (self.only_second - self.only_first) / self.images
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -265,7 +265,7 @@ class Paired:
         a = (self.only_first + 1) / total
         b = (self.only_second + 1) / total
         half = Z * math.sqrt((a + b - (a - b) ** 2) / total)
-        return max(-1.0, a - b - half), min(1.0, a - b + half)
+        return max(-1.0, b - a - half), min(1.0, b - a + half)
 
     @property
     def p_value(self) -> float:

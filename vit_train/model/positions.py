@@ -10,7 +10,6 @@ To add a kind, write a subclass of AbsolutePositions or AttentionPositions, and 
 """
 
 import math
-from functools import partial
 from typing import ClassVar, TypeVar
 
 import torch
@@ -22,9 +21,16 @@ from vit_train.config.model import ViTConfig
 from vit_train.model.layers import init_normal
 
 Weights = dict[str, Tensor]
-# Bicubic, with antialiasing, as in timm.
-interpolate = partial(F.interpolate, mode="bicubic", antialias=True)
 Kind = TypeVar("Kind", bound="PositionEmbedding")
+
+
+def interpolate(vectors: Tensor, size: Size) -> Tensor:
+    """Resize `vectors` (B,D,H,W) to `size`: bicubic, with antialiasing, as in timm.
+
+    PyTorch cannot do this in half precision, so the result is at least float32.
+    """
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    return F.interpolate(vectors, size, mode="bicubic", antialias=True)
 
 
 class PositionEmbedding(nn.Module):

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import sys
 import textwrap
 import time
@@ -189,9 +190,12 @@ def work_line(run: Run) -> str:
             f"{planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
         )
     expected = ""
-    if (seconds := run.expected_seconds) is not None and not config.train.minutes:
+    if (needed := run.expected_seconds) is not None and not config.train.minutes:
+        seconds = min(needed, 60 * (config.train.max_minutes or math.inf))
         number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
-        expected = f", about {counted(max(1, round(number)), unit)}"
+        word, whole = ("about", round) if seconds == needed else ("at most", math.ceil)
+        time_needed = f"{word} {counted(whole(number), unit)}"
+        expected = f", {time_needed if seconds >= 60 else 'less than a minute'}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {run.precision.name} on "
         f"{run.precision.device.type}{several}{expected}{advice}"

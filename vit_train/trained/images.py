@@ -53,6 +53,8 @@ class EvalImages(NamedTuple):
     caveat: str = ""
     # The training images of the same source, without `images` for a test.
     train: ImageSet | None = None
+    # True if the model was, or may have been, trained or chosen on these images.
+    biased: bool = False
 
 
 GROUPED = (
@@ -87,7 +89,7 @@ def evaluated_images(
             found = own or folder_images(at_own, given, split, meta)
         if own_size != config.image_size:
             train = reread(found.train, config) if found.train and with_train else None
-            found = EvalImages(reread(found.images, config), caveat=found.caveat, train=train)
+            found = found._replace(images=reread(found.images, config), val=None, train=train)
     if not with_train:
         found = found._replace(train=None)  # to free memory
     if count is not None:
@@ -183,7 +185,8 @@ def listed_images(
         known = are_among(parts[name].images, meta.seen)
         if broken or not (known == (name != "test")).all():
             return None
-    return EvalImages(parts[split], parts.get("val"), advantage(split, meta))
+    caveat = advantage(split, meta)
+    return EvalImages(parts[split], parts.get("val"), caveat, biased=bool(caveat))
 
 
 def listed_trees(
@@ -257,18 +260,22 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
         left = len(data.test) - len(tested.test) if split == "test" else 0
-        caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
-        return EvalImages(images, splits.val, " ".join(filter(None, caveats)), splits.train)
+        gain = advantage(split, meta)
+        count = copies(images, split, meta)
+        caveat = " ".join(filter(None, (gain or copied(count), left_out(left))))
+        biased = bool(gain) or count > FEW_COPIES * len(images)
+        return EvalImages(images, splits.val, caveat, splits.train, biased)
     trained = meta.config.data
     if config.name == trained.name and config.image_size != trained.image_size:
-        return EvalImages(images, caveat=advantage(split, meta), train=splits.train)
+        gain = advantage(split, meta)
+        return EvalImages(images, caveat=gain, train=splits.train, biased=bool(gain))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
         found = unseen((every or data.test).with_decisions(), split, config, meta)
         return found._replace(train=without(splits.train, image_keys(found.images.images)))
     caveat = "The model may have been trained on some of these images."
-    return EvalImages(images, caveat=caveat, train=splits.train)
+    return EvalImages(images, caveat=caveat, train=splits.train, biased=True)
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
@@ -278,9 +285,11 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
     """
     unknown = without(images, meta.seen)
     caveat = ""
+    biased = False
     count = len(images) - len(unknown)
     if split != "test":  # here, images that the model has seen are allowed
         caveat = advantage(split, meta) if count else ""
+        biased = bool(caveat)
     elif count:
         require_unseen(images, unknown)
         images = unknown
@@ -291,7 +300,8 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
             "The epoch was chosen on the run's own test images. If the evaluated "
             "images are the same, the result is too optimistic."
         )
-    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
+        biased = True
+    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat, biased=biased)
 
 
 def require_unseen(images: ImageSet, unseen: ImageSet) -> None:
@@ -313,13 +323,21 @@ def left_out(count: int) -> str:
     )
 
 
-def copies(images: ImageSet, split: str, meta: Meta) -> str:
-    """Return a note on how many test images are copies of training or validation images.
+def copies(images: ImageSet, split: str, meta: Meta) -> int:
+    """Count the test images that are copies of training or validation images.
 
-    Return "" if there are no copies, or if `split` is not "test".
+    Return 0 if `split` is not "test".
     """
     seen = meta.seen if split == "test" else None
-    count = 0 if seen is None else int(are_among(images.images, seen).sum())
+    return 0 if seen is None else int(are_among(images.images, seen).sum())
+
+
+# This share of copies may change an accuracy by as much at most, so a test is still fair.
+FEW_COPIES = 0.01
+
+
+def copied(count: int) -> str:
+    """Return a note that `count` test images are copies of images seen; "" for 0."""
     return (
         f"The model was trained or validated on copies of {counted(count, 'test image')}."
         if count
