@@ -487,7 +487,7 @@ def test_an_export_with_other_predictions_is_deleted(
     monkeypatch.setitem(FORMATS_BY_NAME, form, off)
     Path("old").mkdir()
     if form == "hf":
-        run.fails("old: File exists", "vit-export", "ckpt=run", "format=hf", "out=old")
+        run.fails("old already exists: delete it", "vit-export", "ckpt=run", "format=hf", "out=old")
     before = set(Path().iterdir())
     words = "the file was deleted: the same top-1 on 8 of"
     run.fails(words, "vit-export", "ckpt=run", f"format={form}", f"out={out}")

@@ -123,8 +123,9 @@ def test_an_unreadable_image_is_a_row_and_stops_nothing(run: Run) -> None:
     Path("photos/test/red/broken.png").write_bytes(b"not an image")
     Path("photos/test/red/empty.jpg").touch()
     predict = ["vit-predict", "ckpt=run"]
-    words = "2 of 10 images cannot be read"
-    run.says(words, *predict, "images=photos/test/red", "out=red.jsonl")
+    words = "2 of 10 images cannot be read (the first: photos/test/red/broken.png: not a"
+    outcome = run.says(words, *predict, "images=photos/test/red", "out=red.jsonl")
+    assert "predictions for 8 images written to red.jsonl" in outcome.out
     text = Path("red.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     errors = {Path(line["image"]).name: line["error"] for line in lines if "error" in line}
@@ -133,7 +134,10 @@ def test_an_unreadable_image_is_a_row_and_stops_nothing(run: Run) -> None:
     assert all(len(line["top"]) == 3 for line in lines if "top" in line)
     for words, images in (
         ("images=nowhere.png: there is no such", "[photos/test/red/20.png,nowhere.png]"),
-        ("cannot read any of the images: not a", "photos/test/red/broken.png"),
+        (
+            "cannot read any of the images: photos/test/red/broken.png: not a",
+            "photos/test/red/broken.png",
+        ),
     ):
         run.fails(words, *predict, f"images={images}")
 
@@ -312,7 +316,8 @@ def test_predictions_below_the_threshold_are_withheld(run: Run) -> None:
     thresholds = {meta.key: {"0.95": threshold, "0.99": None}}
     write_json(Path("run/calibration.json"), {"temperatures": {}, "thresholds": thresholds})
     run.fails("abstain=0.97 must be one of: 0.8, 0.9", *predict, "abstain=0.97")
-    run.fails("(reached: 0.95)", *predict, "abstain=0.99")
+    words = "(reached: 0.95); this needs at least 299 validation images"
+    run.fails(words, *predict, "abstain=0.99")
     unsure = [chance < threshold for chance in chances]
     assert 0 < sum(unsure) < len(unsure)
     words = f"unsure: {sum(unsure)} of 8 images, with a confidence below {threshold:.2%}"

@@ -6,6 +6,7 @@ runs the exported folder itself.
 
 import ast
 import runpy
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import write_images
 from odd_photos import KINDS, write_odd_photos
 from test_packaging import PROJECT
 from torch import nn
@@ -76,17 +78,40 @@ def test_every_kind_of_photo_is_read_to_the_bit_and_predicted(
         with path.open("rb") as photo:
             label, probability = script["predict"](photo)
         assert (label, probability) == (expected.label, pytest.approx(expected.probability)), path
-    with path.open("rb") as photo:
-        assert script["predict"](photo, probability + 1e-9) == ("unsure", probability)
     script["ABOUT"]["max_pixels"] = 10
     with path.open("rb") as photo, pytest.raises(ValueError, match="more than 10 pixels"):
         script["read"](photo)
 
 
+def test_the_script_abstains_at_the_accuracies_that_were_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, meta = vit_train.load("builtin:cifar10")
+    write_images(".", ["a.png"])
+    expected = vit_train.load("builtin:cifar10").predict("a.png")
+    limits = {"0.8": expected.probability - 1e-3, "0.9": expected.probability + 1e-3, "0.95": None}
+    answer = f"'a.png': {{}}{expected.label} {expected.probability:.1%}"
+    for thresholds, accuracy, says in (
+        (limits, "0.8", answer.format("")),
+        (limits, "0.9", answer.format("unsure: ")),
+        (limits, "0.95", "no threshold for 0.95 (reached on the validation images: 0.8, 0.9)"),
+        ({"0.95": None}, "0.95", "reached on the validation images: none; add images"),
+        ({}, "0.95", "reached on the validation images: none; run vit-eval first)"),
+    ):
+        shutil.rmtree("deployed", ignore_errors=True)
+        script_of(Trained(model, replace(meta, thresholds=thresholds)), monkeypatch)
+        monkeypatch.setattr(sys, "argv", ["predict.py", "--abstain", accuracy, "a.png"])
+        with pytest.raises(SystemExit) as done:
+            runpy.run_path("deployed/predict.py", run_name="__main__")
+        assert done.value.code == (0 if says.startswith("'a.png'") else 2)
+        assert says in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("fit", FIT)
 @pytest.mark.parametrize("tags", [True, False])
 def test_the_script_is_short_and_needs_three_packages(fit: str, tags: bool) -> None:
-    code = render("interop", "predict.py.txt", fit=fit, tags=tags, abstains=not tags)
+    code = render("interop", "predict.py.txt", fit=fit, tags=tags)
     assert sum(bool(line) for line in code.splitlines()) <= 60
     imported = {
         name.split(".")[0]

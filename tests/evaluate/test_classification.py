@@ -268,7 +268,7 @@ def test_the_worst_and_the_most_doubtful_images_are_shown_first() -> None:
     images = ImageSet(pixels, torch.from_numpy(labels))
     (axes,) = draw_mistakes(Predictions(labels, logits), images, ["a", "b", "c"]).axes
     shown = [int(image.get_array().max()) for image in axes.images]
-    assert shown[:3] == [1, 4, 2] and shown[3] == 3 and len(shown) == 3 + 5
+    assert shown == [1, 4, 2, 3, 0]  # the wrong ones only once
     among = np.array([True, False, True])
     assert highest(np.array([1.0, 3.0, 2.0]), among) == [2, 0]
 

@@ -176,6 +176,7 @@ def test_the_page_describes_the_results_in_words() -> None:
         "It is weakest on <b>cat</b>: 6 of 10 images right.",
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
         "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
+        "on average (with so few images, much of this figure may be chance).",
         "Temperature scaling (T = 2, fitted on validation images)",
         "for the mirror image gives 83.33 %",
         "71.4 %",  # the precision of dog & co, 10 of 14
@@ -281,6 +282,8 @@ def test_with_many_images_the_page_names_the_side_on_which_confidence_errs(
     words = words_of(result_of(labels, predicted, sure), 20.0)
     assert f"Not without calibration: predictions are correct {verdict} often than their" in words
     assert ("It is too sure: its" in words) == (verdict == "less")
+    assert ("the correction does not help." in words) == (verdict == "more")
+    assert "much of this figure may be chance" not in words
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 

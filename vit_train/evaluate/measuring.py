@@ -1,6 +1,5 @@
 """Measure a model on plain, mirrored, corrupted and foreign images, and calibrate it."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from vit_train.loop.metrics import (
     Floats,
     Predictions,
     binomial_tail,
+    fewest_trials,
     log_softmax,
     lower_bound,
     of_label,
@@ -159,7 +159,7 @@ def choose_threshold(predictions: Predictions, target: float) -> float | None:
     the search. Return None if no threshold passes.
     """
     surest = np.sort(predictions.confidence)[::-1]
-    fewest = math.log(ALPHA) / math.log(target)
+    fewest = fewest_trials(target)
     chosen = None
     for count in np.ceil(TRIED * len(surest)).astype(int):
         if count >= fewest:

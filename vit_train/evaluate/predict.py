@@ -20,7 +20,7 @@ from vit_train.config.tools import PredictConfig
 from vit_train.data.decode import warn
 from vit_train.data.files import image_files
 from vit_train.evaluate.summaries import Json
-from vit_train.loop.metrics import Predictions
+from vit_train.loop.metrics import Predictions, fewest_trials
 from vit_train.loop.tagging import TagPredictions
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Meta, PredictionOrError
@@ -55,7 +55,7 @@ def predict_images(config: PredictConfig) -> None:
         file.write(header.encode())
         for number, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
             if isinstance(prediction, str):
-                failures.append(prediction)
+                failures.append(printable(f"{path}: {prediction}"))
             elif prediction.probability < threshold:
                 prediction = replace(prediction, label="")
                 unsure += 1
@@ -85,13 +85,15 @@ def report(
     """Log a summary of the predictions for `count` images; raise ValueError if all failed."""
     if len(failures) == count:
         raise ValueError(f"cannot read any of the images: {failures[0]}")
-    images = counted(count, "image")
+    images = counted(count - len(failures), "image")
     if config.abstain is not None:
         logger.info(f"unsure: {unsure:,} of {images}, with a confidence below {threshold:.2%}")
     if config.out is not None:
         logger.info(f"predictions for {images} written to {config.out}")
     if failures:
-        logger.warning(f"{len(failures):,} of {count:,} images cannot be read")
+        logger.warning(
+            f"{len(failures):,} of {count:,} images cannot be read (the first: {failures[0]})"
+        )
 
 
 def least_confidence(config: PredictConfig, meta: Meta) -> float:
@@ -113,7 +115,9 @@ def least_confidence(config: PredictConfig, meta: Meta) -> float:
         reached = [target for target, least in meta.thresholds.items() if least is not None]
         raise ValueError(
             f"abstain={config.abstain} is not available: on the validation images, no threshold "
-            f"reached this accuracy with 95 % certainty (reached: {', '.join(reached) or 'none'})"
+            f"reached this accuracy with 95 % certainty (reached: {', '.join(reached) or 'none'}); "
+            f"this needs at least {fewest_trials(config.abstain)} validation images and hardly a "
+            "mistake where the model is most confident: add images, or train a better model"
         )
     return threshold
 

@@ -201,16 +201,13 @@ def highest(values: Floats, among: np.ndarray, count: int = 12) -> list[int]:
 
 
 def mistakes(predictions: Predictions) -> dict[str, list[int]]:
-    """Return the indices of the most wrong and of the least sure predictions, by title."""
+    """Return the indices of the most wrong and of the least sure other predictions, by title."""
     best = np.sort(predictions.log_probabilities, axis=1)
-    every = np.full(len(best), True)
+    wrong = highest(predictions.losses, ~predictions.correct)
+    others = ~np.isin(np.arange(len(best)), wrong)
     return {
-        "Most wrong: the true class has the lowest probability": highest(
-            predictions.losses, ~predictions.correct
-        ),
-        "Least sure: two classes are almost equally probable": highest(
-            best[:, -2] - best[:, -1], every
-        ),
+        "Most wrong: the true class has the lowest probability": wrong,
+        "Least sure": highest(best[:, -2] - best[:, -1], others),
     }
 
 

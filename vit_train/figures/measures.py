@@ -122,7 +122,7 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
     above.bar(left, accuracy, **place, color=PALETTE[0], edgecolor="white", label="accuracy")
     above.bar(
         left, confidence - accuracy, **place, bottom=accuracy, color=PALETTE[3], alpha=0.3,
-        edgecolor=PALETTE[3], hatch="//", label="gap to confidence",
+        edgecolor=PALETTE[3], hatch="//", label="gap to confidence (dark: accuracy is higher)",
     )  # fmt: skip
     above.plot((0, 1), (0, 1), "--", color="gray", linewidth=1)
     title = f"expected calibration error {100 * calibration_error(predictions):.1f} %"

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from vit_train.base import machine
+from vit_train.base.log import logger
 from vit_train.base.text import reason, render
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.config.data import MAX_PIXELS
@@ -278,8 +279,12 @@ def deploy_folder_of(model: Exportable) -> dict[str, bytes]:
     thresholds = {name: least for name, least in model.thresholds.items() if least is not None}
     limits = {"thresholds": thresholds, "max_pixels": MAX_PIXELS, "formats": IMAGE_FORMATS}
     tags = not model.meta.task.one_class
-    abstains = bool(thresholds) and not tags
-    script = render("interop", "predict.py.txt", fit=model.meta.fit, tags=tags, abstains=abstains)
+    if not tags:
+        advice = "add images, or train longer" if model.thresholds else "run vit-eval first"
+        reached = f"reached on the validation images: {', '.join(thresholds) or f'none; {advice}'}"
+        limits["reached"] = reached
+        logger.info(f"accuracies for predict.py --abstain, {reached}")
+    script = render("interop", "predict.py.txt", fit=model.meta.fit, tags=tags)
     return {
         DEPLOYED: onnx_of(model),
         "model.json": json.dumps(model.about | limits, indent=2).encode(),

@@ -205,6 +205,11 @@ def lower_bound(successes: int, count: int) -> float:
     return low
 
 
+def fewest_trials(share: float) -> int:
+    """Return how many successes without a failure give a `lower_bound` of at least `share`."""
+    return math.ceil(math.log(ALPHA) / math.log(share))
+
+
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
     """Return a 95 % interval of the mean accuracy of several runs, tested on the same images.
 
