@@ -23,6 +23,14 @@ needs_driver = pytest.mark.skipif(
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
+def dumped(address: str, folder: Path) -> str:
+    """Return a page as Chromium leaves it, without network; its profile lies in `folder`."""
+    how = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"]
+    profile = f"--user-data-dir={(folder / 'profile').absolute()}"
+    command = [str(CHROMIUM), *how, profile, "--dump-dom", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+
+
 class Browser:
     """One window with a touch screen; downloads go to the folder `downloads`."""
 

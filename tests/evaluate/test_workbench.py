@@ -4,14 +4,13 @@ import html
 import json
 import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browser import CHROMIUM
+from browser import CHROMIUM, dumped
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import ExifTags, Image
 
@@ -173,10 +172,7 @@ def driven(page: Path, script: str) -> list[Any]:
     script = f"<script>{HELPERS}{script}</script></body>"
     text = page.read_text(encoding="utf-8").replace("</body>", script)
     copy.write_text(text, encoding="utf-8")
-    how = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"]
-    command = [str(CHROMIUM), *how, "--dump-dom", copy.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    (found,) = re.findall(r'id="checked">(.*?)</pre>', done.stdout, re.S)
+    (found,) = re.findall(r'id="checked">(.*?)</pre>', dumped(copy.as_uri(), page.parent), re.S)
     return json.loads(html.unescape(found))  # type: ignore[no-any-return]
 
 

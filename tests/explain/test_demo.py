@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 import time
 from base64 import b64decode, b64encode
 from dataclasses import replace
@@ -17,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from browser import CHROMIUM, browser, needs_driver
+from browser import CHROMIUM, browser, dumped, needs_driver
 from conftest import SMALL, Run, SmallRun
 from PIL import Image
 from torch import Tensor
@@ -125,9 +124,7 @@ def test_the_page_records_earlier_epochs(small_run: SmallRun, tmp_path: Path) ->
 def answers(page: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the page computes in Chromium, without network, for images with changes."""
     address = f"{page.absolute().as_uri()}#check={quote(json.dumps(questions))}"
-    how = ["--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", address]
-    done = subprocess.run([str(CHROMIUM), *how], capture_output=True, text=True, timeout=120)
-    (found,) = re.findall(r'id="checked">(.*?)</pre>', done.stdout)
+    (found,) = re.findall(r'id="checked">(.*?)</pre>', dumped(address, page.parent))
     return json.loads(html.unescape(found))  # type: ignore[no-any-return]
 
 

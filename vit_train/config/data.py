@@ -267,6 +267,7 @@ class FolderConfig(DataConfig):
         "A CSV file of images to relabel or leave out (columns path, what, label, why), as the "
         "pages of vit-data, vit-suspects and vit-eval save it. No other image changes its split. "
         "null: none.",
+        suffixes=(".csv",),
     )
     cache: bool = setting(
         False,

@@ -38,6 +38,8 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
         )
     found: dict[str, dict[str, str]] = {}
     for number, cells in lines:
+        if [cell.lstrip("\ufeff") for cell in cells] == header:
+            continue  # of a second file, appended to the first
         row = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
         row["place"] = f"{file}, line {number}"
         if row["what"] not in WHAT:
@@ -79,14 +81,23 @@ def relabeled(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) ->
 
 
 def report_decisions(trees: Sequence[SplitFiles], file: str, config: FolderConfig) -> None:
-    """Log what data.decisions=`file` does, and warn of its rows whose image does not exist."""
+    """Log what data.decisions=`file` does, and warn of its rows whose image does not exist.
+
+    Raise ValueError if no image of the file exists.
+    """
     found = [row for tree in trees for row in decisions_on(tree, config) if row]
+    missing = sorted(read_decisions(file).keys() - {row["path"] for row in found})
+    if missing and not found:
+        raise ValueError(
+            f"{file} names none of these images, such as {missing[0]} in data.root={config.root}: "
+            "use the data.root= with which its page was made"
+        )
     counts = Counter(row["what"] for row in found)
     logger.info(
         f"{file}: {counted(counts['leave out'], 'image')} left out, {counts['relabel']:,} "
         f"relabeled, {counts['keep']:,} kept as they are"
     )
-    if missing := sorted(read_decisions(file).keys() - {row["path"] for row in found}):
+    if missing:
         logger.warning(
             f"{file} names images that do not exist; correct or delete these lines (paths are "
             f"relative to data.root):{bulleted(missing)}"

@@ -1,6 +1,7 @@
 """`vit-suspects`: find wrong labels with models that did not train on them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def find_suspects(config: SuspectsConfig) -> None:
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.
     runs = [load_on(run / CHECKPOINTS / LAST, config.device) for run in finished]
-    data = configured(config.data, runs[0].meta)
+    # Decisions of today only hide photos of the page: the runs were trained without them.
+    data = configured(replace(config.data, decisions=None), runs[0].meta)
     images, chances = out_of_fold(runs, data)
     own = [run.meta.config.data for run in runs]
     if lacking := {*range(own[0].cv_folds or 0)} - {data.cv_fold for data in own}:
@@ -78,6 +80,7 @@ def find_suspects(config: SuspectsConfig) -> None:
                 images.all_names[order], rows[1:], strict=True
             )
         ]
+        data = replace(data, decisions=config.data.decisions or data.decisions)
         write_workbench(
             folder / "workbench.html", {title: cases}, classes, data, f"{ABOUT_SUSPECTS}."
         )

@@ -54,6 +54,7 @@ def write_workbench(
         "evaluate",
         "workbench.html",
         data=config.title,
+        root=config.root,
         about=about,
         sections=shown,
         settled=settled,
