@@ -45,8 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # folders, bug reports and failing disks showed has needed 310, and a fast CNN that teaches, 50.
 # Nodes are counted instead of statements now, because packing statements does not change them.
 MOST = {
-    "syntax nodes in vit_train": 102_153,
-    "statements in tests": 12_905,
+    "syntax nodes in vit_train": 102_209,
+    "statements in tests": 12_906,
     "files": 118,
     "rooms": 14,
     "floors": 9,

@@ -111,6 +111,7 @@ def test_a_page_has_the_first_photos_that_are_not_yet_decided(
     assert names == ["4", "5", "7"]
     assert not any(said in words for said in ("Pairs", "first 3", "Nothing is left"))
     caplog.set_level("INFO", "vit_train")
+    caplog.clear()
     assert "Nothing is left to decide" in shown(*range(9))[1]
     assert "nothing is left to decide on" in caplog.text and "open it" not in caplog.text
 

@@ -93,20 +93,25 @@ def without_repeats(
 ) -> list[int]:
     """Return the numbers of the rows without those that repeat another one, with a warning.
 
-    Raise ValueError if two rows list one image with different labels or splits.
+    Rows with a weight and a split may give an image several labels. Otherwise, raise ValueError if
+    two rows list one image with different labels or splits.
     """
     first: dict[Path, int] = {}
-    for number, file in enumerate(files):
+    kept: dict[tuple[Path, str], int] = {}
+    for number, (row, file) in enumerate(zip(rows, files, strict=True)):
         other = first.setdefault(file.path, number)
-        if (file.label, parts[number]) != (files[other].label, parts[other]):
+        kept.setdefault((file.path, file.label), number)
+        is_vote = file.weight is not None and "split" in row.cells
+        is_same = file.label == files[other].label or is_vote
+        if not is_same or parts[number] != parts[other]:
             raise ValueError(
-                f"{rows[number].place} lists {rows[number].cells['path']} again, with another "
-                f"label or split than {rows[other].place}: write one row for each image, with "
-                "several classes as tags"
+                f"{row.place} lists {row.cells['path']} again, with another label or split than "
+                f"{rows[other].place}: write one row for each image, with several classes as tags"
             )
-    repeated = [file.path for number, file in enumerate(files) if first[file.path] != number]
+    numbers = [*kept.values()]
+    repeated = [files[number].path for number in sorted({*range(len(files))} - {*numbers})]
     warn_of(repeated, "row", "left out, because an earlier row is the same")
-    return [*first.values()]
+    return numbers
 
 
 def splits_of(rows: Sequence[Row]) -> list[str]:
