@@ -161,17 +161,18 @@ class ImageSet:
 
     @property
     def left_out(self) -> Tensor:
-        """Return True for each image that data.decisions leaves out: bool (N,)."""
-        if self.decided is None:
-            return torch.zeros(len(self), dtype=torch.bool)
+        """Return True for each image that data.decisions leaves out: bool (N,).
+
+        This needs `decided`.
+        """
+        assert self.decided is not None
         return (self.decided.amax(1) if self.has_tags else self.decided) < 0
 
     def with_decisions(self) -> "ImageSet":
         """Return the images that data.decisions keeps, with the labels that it gives them."""
         if self.decided is None:
             return self
-        decided = replace(self, labels=self.decided, decided=None)
-        return decided.subset(~self.left_out)
+        return replace(self, labels=self.decided, decided=None).subset(~self.left_out)
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Return the units that may not be split: the groups or, without groups, single images.

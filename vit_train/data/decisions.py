@@ -1,7 +1,7 @@
 """A user's decisions on single images: to relabel them or leave them out. No file is moved."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,21 +53,33 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def decisions_on(tree: SplitFiles, config: FolderConfig) -> list[dict[str, str]]:
-    """Return the row of data.decisions for each file, or {} for a file without one."""
-    rows = read_decisions(config.decisions) if config.decisions else {}
-    return [rows.get(listed_name(file.path, config), {}) for file in tree.files]
+def with_decisions(
+    trees: Mapping[str, SplitFiles], file: str, config: FolderConfig
+) -> dict[str, SplitFiles]:
+    """Return the files of each split with their rows of data.decisions=`file`."""
+    rows = read_decisions(file)
+    return {
+        part: replace(
+            tree,
+            files=[
+                each._replace(decision=rows.get(listed_name(each.path, config)))
+                for each in tree.files
+            ],
+        )
+        for part, tree in trees.items()
+    }
 
 
-def relabeled(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) -> SplitFiles:
+def relabeled(tree: SplitFiles, classes: Sequence[str]) -> SplitFiles:
     """Return the files with the labels that data.decisions gives them.
 
     Raise ValueError if such a label is not one of `classes` or, for tags, several of them.
     """
     known = {str(plain_cell(name)): name for name in classes} | {name: name for name in classes}
     files = list(tree.files)
-    for number, row in enumerate(decisions_on(tree, config)):
-        if row.get("what") == "relabel":
+    for number, file in enumerate(tree.files):
+        row = file.decision
+        if row and row["what"] == "relabel":
             label = row["label"]
             names = list(filter(None, label.split("|"))) if tree.has_tags else [label]
             if unknown := [name for name in names if name not in known]:
@@ -76,20 +88,20 @@ def relabeled(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) ->
                     f"images ({listed(classes)}): correct it; to begin a new class, first add "
                     "images of this class"
                 )
-            files[number] = files[number]._replace(label="|".join(known[name] for name in names))
+            files[number] = file._replace(label="|".join(known[name] for name in names))
     return replace(tree, files=files)
 
 
-def report_decisions(trees: Sequence[SplitFiles], file: str, config: FolderConfig) -> None:
+def report_decisions(trees: Mapping[str, SplitFiles], file: str, root: str) -> None:
     """Log what data.decisions=`file` does, and warn of its rows whose image does not exist.
 
     Raise ValueError if no image of the file exists.
     """
-    found = [row for tree in trees for row in decisions_on(tree, config) if row]
+    found = [each.decision for tree in trees.values() for each in tree.files if each.decision]
     missing = sorted(read_decisions(file).keys() - {row["path"] for row in found})
     if missing and not found:
         raise ValueError(
-            f"{file} names none of these images, such as {missing[0]} in data.root={config.root}: "
+            f"{file} names none of these images, such as {missing[0]} in data.root={root}: "
             "use the data.root= with which its page was made"
         )
     counts = Counter(row["what"] for row in found)

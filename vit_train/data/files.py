@@ -147,12 +147,20 @@ def skip(files: Sequence[Path]) -> dict[Path, str]:
 
 
 class ImageFile(NamedTuple):
-    """An image file: its class and, if there are any, its group and its weight in the loss."""
+    """An image file: its class and, if there are any, its group and its weight in the loss.
+
+    `decision` is its row of data.decisions, if it has one.
+    """
 
     path: Path
     label: str
     group: str | None = None
     weight: float | None = None
+    decision: dict[str, str] | None = None
+
+    @property
+    def is_left_out(self) -> bool:
+        return self.decision is not None and self.decision["what"] == "leave out"
 
     @property
     def unit(self) -> object:

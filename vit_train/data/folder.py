@@ -14,10 +14,10 @@ from vit_train.config.data import IMAGES, LEFT_OUT_OF, FolderConfig, TableConfig
 from vit_train.config.fields import sides
 from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
 from vit_train.data.decisions import (
-    decisions_on,
     relabeled,
     report_decisions,
     warn_of_undone,
+    with_decisions,
 )
 from vit_train.data.decode import (
     THREADS,
@@ -62,7 +62,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         )
     classes = class_names(trees)
     if config.decisions is not None:
-        report_decisions(list(trees.values()), config.decisions, config)
+        report_decisions(trees, config.decisions, config.root)
     elif config.split_as is not None:
         warn_of_undone(config.split_as)
     # With data.split_as, all splits are of one tree, and name the same files.
@@ -126,6 +126,8 @@ def find_trees(config: FolderConfig) -> dict[str, SplitFiles]:
         trees["test"] = trees.pop("val")
     if config.split_as is not None:
         trees = divided_as_before(trees, config)
+    if config.decisions is not None:
+        trees = with_decisions(trees, config.decisions, config)
     part_of: dict[str, str] = {}
     for part, tree in trees.items():
         for group in {file.group for file in tree.files if file.group is not None}:
@@ -232,7 +234,7 @@ def image_set(
         )
     paths = [file.path for file in tree.files]
     weights = [file.weight for file in tree.files]
-    unused = {index for index, out in enumerate(are_left_out(tree, config)) if out}
+    unused = {index for index, file in enumerate(tree.files) if file.is_left_out}
     images, broken = decode_all(paths, config, unused)
     found = ImageSet(
         images,
@@ -240,7 +242,7 @@ def image_set(
         names=np.array([name_of(path, config) for path in paths], dtype=object),
         groups=tree.groups,
         weights=None if None in weights else torch.tensor(weights),
-        decided=decided_labels(tree, classes, config) if config.decisions else None,
+        decided=decided_labels(tree, classes) if config.decisions else None,
     )
     used = [index for index in range(len(paths)) if index not in broken]
     faults = [index for index in broken if index not in unused or not used]
@@ -331,13 +333,8 @@ def label_tensor(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
     return labels
 
 
-def decided_labels(tree: SplitFiles, classes: Sequence[str], config: FolderConfig) -> Tensor:
+def decided_labels(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
     """Return the labels after data.decisions, −1 for files that it leaves out; see ImageSet."""
-    labels = label_tensor(relabeled(tree, classes, config), classes)
-    labels[torch.tensor(are_left_out(tree, config))] = -1
+    labels = label_tensor(relabeled(tree, classes), classes)
+    labels[torch.tensor([file.is_left_out for file in tree.files])] = -1
     return labels
-
-
-def are_left_out(tree: SplitFiles, config: FolderConfig) -> list[bool]:
-    """Return True for each file that data.decisions leaves out."""
-    return [row.get("what") == "leave out" for row in decisions_on(tree, config)]

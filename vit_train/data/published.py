@@ -10,7 +10,6 @@ import sys
 import tarfile
 from functools import partial
 from http.client import HTTPException
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
@@ -224,7 +223,7 @@ def cifar_images(batches: list[dict[str, Any]], config: Cifar10Config) -> ImageS
     """Return the images of batches, resized as the config demands, with their labels."""
     key = "labels" if config.own_classes == 10 else "fine_labels"
     pixels = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
-    labels = [*chain.from_iterable(batch[key] for batch in batches)]
+    labels = [label for batch in batches for label in batch[key]]
     return ImageSet(resize(torch.from_numpy(pixels), config.image_size), torch.tensor(labels))
 
 
@@ -238,13 +237,13 @@ def load_stl10(config: Stl10Config) -> Dataset:
         labeled = {name: md5 for name, md5 in archive.members.items() if name != UNLABELED}
         archive = archive._replace(members=labeled)
     folder = obtain(archive, config)
-    rows: Any = slice(None)
+    train, test = (stl10_images(folder, split, config) for split in ("train", "test"))
     if config.fold is not None:
         line = (folder / "fold_indices.txt").read_text(encoding="utf-8").splitlines()[config.fold]
-        rows = [*map(int, line.split())]
+        train = train.subset(torch.tensor([*map(int, line.split())]))
     return Dataset(
-        stl10_images(folder, "train", rows, config),
-        stl10_images(folder, "test", slice(None), config),
+        train,
+        test,
         tuple((folder / "class_names.txt").read_text(encoding="utf-8").split()),
         # Mapped copy-on-write, because a tensor must be writable but the file must not change.
         unlabeled=resize(stl10_pixels(np.memmap(folder / UNLABELED, mode="c")), config.image_size)
@@ -253,10 +252,10 @@ def load_stl10(config: Stl10Config) -> Dataset:
     )
 
 
-def stl10_images(folder: Path, split: str, rows: Any, config: Stl10Config) -> ImageSet:
-    """Return these rows of a split, resized as the config demands, with their labels."""
-    pixels = stl10_pixels(np.fromfile(folder / f"{split}_X.bin", np.uint8))[rows].contiguous()
-    labels = torch.from_numpy(np.fromfile(folder / f"{split}_y.bin", np.uint8))[rows].long()
+def stl10_images(folder: Path, split: str, config: Stl10Config) -> ImageSet:
+    """Return the images of a split, resized as the config demands, with their labels."""
+    pixels = stl10_pixels(np.fromfile(folder / f"{split}_X.bin", np.uint8)).contiguous()
+    labels = torch.from_numpy(np.fromfile(folder / f"{split}_y.bin", np.uint8)).long()
     return ImageSet(resize(pixels, config.image_size), labels - 1)  # the files count from 1
 
 

@@ -88,7 +88,7 @@ def decided(splits: Splits) -> Splits:
         if part.decided is not None
     }
     for name in left_out:
-        if not len(kept[name]):
+        if not kept[name]:
             raise ValueError(
                 f"data.decisions leaves out all {name} images: delete some of its lines"
             )

@@ -102,16 +102,17 @@ def without_repeats(
         other = first.setdefault(file.path, number)
         kept.setdefault((file.path, file.label), number)
         is_vote = file.weight is not None and "split" in row.cells
-        is_same = file.label == files[other].label or is_vote
-        if not is_same or parts[number] != parts[other]:
+        is_other_label = file.label != files[other].label and not is_vote
+        if is_other_label or parts[number] != parts[other]:
             raise ValueError(
                 f"{row.place} lists {row.cells['path']} again, with another label or split than "
                 f"{rows[other].place}: write one row for each image, with several classes as tags"
             )
-    numbers = [*kept.values()]
-    repeated = [files[number].path for number in sorted({*range(len(files))} - {*numbers})]
+    repeated = [
+        file.path for number, file in enumerate(files) if kept[file.path, file.label] != number
+    ]
     warn_of(repeated, "row", "left out, because an earlier row is the same")
-    return numbers
+    return [*kept.values()]
 
 
 def splits_of(rows: Sequence[Row]) -> list[str]:
@@ -126,10 +127,11 @@ def splits_of(rows: Sequence[Row]) -> list[str]:
         for row, part in zip(rows, in_paths, strict=True)
     ]
     if is_divided and not all(cells) and "split" not in rows[0].cells:
-        others = [
-            Path(row.cells["path"]) for row, cell in zip(rows, cells, strict=True) if not cell
-        ]
-        warn_of(others, "image", "used for training, because no folder in its path names a split")
+        warn_of(
+            [Path(row.cells["path"]) for row, cell in zip(rows, cells, strict=True) if not cell],
+            "image",
+            "used for training, because no folder in its path names a split",
+        )
     parts = [CELLS.get(cell.lower()) or split_of(cell) or "" for cell in cells]
     if "" in parts:
         unknown = dict.fromkeys(cell for cell, part in zip(cells, parts, strict=True) if not part)
@@ -435,9 +437,7 @@ def label_column(
         return "label", [row[places[0]] for row in rows]
     if len(places) < 2 or None in map(mark_in, values):
         return None
-    if any(
-        split_of(name.lower().removeprefix("is_")) for name in others if name[:3].lower() == "is_"
-    ):
+    if any(name.startswith("is_") and split_of(name[3:]) for name in map(str.lower, others)):
         return None  # such as is_train
     marked = [[name for name, place in others.items() if mark_in(row[place])] for row in rows]
     kind = "label" if all(len(names) == 1 for names in marked) else "tags"

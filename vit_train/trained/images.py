@@ -133,8 +133,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         start |= folder_settings(start, meta)
         # In another folder, other images may have the same paths.
         is_own = name == own.name and all(
-            value is None or Path(value).resolve() == Path(getattr(own, key)).resolve()
-            for key, value in (("root", given.root), ("file", given.file))
+            Path(changes[key]).resolve() == Path(getattr(own, key)).resolve()
+            for key in {"root", "file"} & changes.keys()
         )
         start["decisions"] = applied(meta) if is_own else None
     return kind(**(start | changes))
@@ -199,7 +199,7 @@ def listed_trees(
     if not table.is_file():
         return {}
     found = find_trees(replace(config, split_as=None)).values()
-    trees = [relabeled(tree, classes, config) for tree in found]
+    trees = [relabeled(tree, classes) for tree in found]
     files = {listed_name(file.path, config): file for tree in trees for file in tree.files}
     rows = [row for _, row in table_rows(TableConfig(file=str(table)))]
     labels = {row["path"]: row.get("tags", row.get("label")) for row in rows}
