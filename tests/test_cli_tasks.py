@@ -243,7 +243,7 @@ def test_the_arithmetic_of_a_taught_run_includes_the_teachers(run: Run) -> None:
     teacher = ["model=fast_cnn", "model.widths=[4]", "optim=muon", "hydra.run.dir=teachers/first"]
     run.succeeds("vit-train", *DATA, "train.epochs=1", *teacher)
     fast = ["optim=muon", "precision=bf16", "model.patch_dropout=0.5", "train.epochs=1"]
-    run.succeeds("vit-train", *STUDENT, *fast, "hydra.run.dir=taught")
+    run.succeeds("vit-train", *STUDENT, *fast, "task.hint=2", "hydra.run.dir=taught")
     run.succeeds("vit-train", *STUDENT[:-2], *fast, "hydra.run.dir=alone")
     taught, alone = (read_json(Path(each, "summary.json")) for each in ("taught", "alone"))
     forward = count_flops(ClassifyConfig(), FastCnnConfig(widths=[4]), (3, 32, 32), 10).forward

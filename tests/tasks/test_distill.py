@@ -1,15 +1,25 @@
 """The losses of distillation, compared with their formulas in float64."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.config.model import ModelConfig
+from vit_train.config.model import (
+    CnnConfig,
+    FastCnnConfig,
+    ModelConfig,
+    ResNetConfig,
+    ViTConfig,
+)
 from vit_train.config.tasks import DistillConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
-from vit_train.tasks.classify import Distill, Teacher
+from vit_train.model.build import build
+from vit_train.tasks.classify import Distill, Teacher, mismatch
 
 SAME = Statistics((0.0,) * 3, (1.0,) * 3)
 
@@ -60,3 +70,73 @@ def test_the_teacher_gets_its_own_normalization() -> None:
     answers = teacher.forward(normalized(students))
     torch.testing.assert_close(answers, model.eval()(normalized(own)), rtol=0, atol=1e-5)
     assert not answers.requires_grad
+
+
+def correlation(x: Tensor, y: Tensor) -> float:
+    """Of the channels of two vectors, by NumPy."""
+    width = min(len(x), len(y))
+    return float(np.corrcoef(x[:width].detach().double(), y[:width].detach().double())[0, 1])
+
+
+@pytest.mark.parametrize(("own", "others"), [(8, 8), (8, 12), (12, 8)])
+def test_a_hint_is_the_correlation_over_the_channels_that_both_have(own: int, others: int) -> None:
+    patches, features = torch.randn(3, 5, own), torch.randn(3, 5, others)
+    expected = [
+        1 - np.mean([correlation(x, y) for x, y in zip(*each, strict=True)])
+        for each in zip(patches, features, strict=True)
+    ]
+    np.testing.assert_allclose(mismatch(patches, features), expected, rtol=1e-4)
+    assert mismatch(3 * features + 1, features).abs().max() < 1e-4
+    # Nothing to compare: no correlation, and no gradient that is not a number.
+    same = torch.ones(2, 5, own, requires_grad=True)
+    mismatch(same, torch.ones(2, 5, others)).sum().backward()
+    assert same.grad is not None and same.grad.isfinite().all()
+
+
+def test_a_hint_compares_the_patches_that_the_student_keeps_with_the_same_places() -> None:
+    config = DistillConfig(alpha=0.5, hint=3.0)
+    vit = ViTConfig(patch_size=4, embed_dim=8, depth=3, num_heads=2, patch_dropout=0.5, registers=1)
+    task, image_shape = Distill(config, vit, (3, 16, 16), 5), (3, 16, 16)
+    torch.manual_seed(0)
+    student = task.build_model()
+    cnn = build(FastCnnConfig(widths=[4, 6, 8]), image_shape, 5).eval()
+    images, targets = torch.randn(6, *image_shape), torch.randint(5, (6,))
+    student_says, teacher_says = (
+        student(images, return_middle=True),
+        cnn(images, return_middle=True),
+    )
+    logits, patches, kept = student_says
+    assert patches.shape == (6, 8, 8) and kept.shape == (6, 8)
+
+    def says(*answers: object) -> Callable[..., object]:
+        return lambda *_, **__: answers
+
+    teacher = Teacher(cnn, Normalize(SAME), Normalize(SAME))
+    hinted = task.for_training(torch.zeros(1), False, "acc", teacher)
+    found, _ = hinted.step_sums(says(*student_says), images, targets)  # type: ignore[arg-type]
+    plain = Distill(DistillConfig(alpha=0.5), vit, image_shape, 5)
+    plain = plain.for_training(torch.zeros(1), False, "acc", teacher)
+    without, _ = plain.step_sums(lambda _: logits, images, targets)
+    map_of = F.interpolate(teacher_says[1], (4, 4), mode="bilinear")
+    hints = []
+    for image in range(6):
+        at = torch.stack([map_of[image, :, place // 4, place % 4] for place in kept[image]])
+        hints.append(
+            1 - np.mean([correlation(*both) for both in zip(patches[image], at, strict=True)])
+        )
+    assert (found - without).item() == pytest.approx(3 * sum(hints), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "config", [ViTConfig(depth=3), CnnConfig(), ResNetConfig(), FastCnnConfig()]
+)
+def test_every_model_gives_a_hint_beside_the_same_logits(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = build(config, (3, 32, 32), 5).eval()
+    teacher, images = Teacher(model, Normalize(SAME), Normalize(SAME)), torch.randn(2, 3, 32, 32)
+    logits, features = teacher.forward(images, return_middle=True)
+    torch.testing.assert_close(logits, teacher.forward(images), rtol=0, atol=0)
+    assert features.ndim == 4 and features.shape[:1] == (2,) and features.std() > 0
+    if isinstance(config, ViTConfig):  # after two of three blocks, row by row
+        tokens, _ = model.encode(model.tokens(images), blocks=slice(2))
+        torch.testing.assert_close(features[:, :, 1, 3], tokens[:, 1 + 8 + 3])

@@ -109,6 +109,13 @@ class DistillConfig(LabelsConfig):
         "higher temperature gives more weight to the teacher's less probable classes.",
         above=0,
     )
+    hint: float = setting(
+        0.0,
+        "Weight of a hint (Romero et al. 2015): after half its blocks, a Vision Transformer's "
+        "patches should resemble the teacher's features at the same places, after half its layers. "
+        "The loss is 1 − their correlation over channels.",
+        at_least=0,
+    )
 
 
 @dataclass

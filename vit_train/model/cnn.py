@@ -1,4 +1,9 @@
-"""Convolutional networks for comparison with a small ViT: a plain, a residual and a fast one."""
+"""Convolutional networks for comparison with a small ViT: a plain, a residual and a fast one.
+
+With `return_middle`, they return their logits and the features (B,D,h,w) after half their layers.
+"""
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +11,7 @@ from torch import Tensor, nn
 
 from vit_train.config.fields import Size
 from vit_train.config.model import CnnConfig, FastCnnConfig, ResNetConfig
-from vit_train.model.layers import Head, channels_last
+from vit_train.model.layers import Head, channels_last, in_halves
 
 
 def conv_norm(
@@ -45,8 +50,10 @@ class SimpleCnn(nn.Module):
         self.features = nn.Sequential(*layers)
         self.head = Head(before, num_classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(channels_last(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
+        middle, x = in_halves(self.features, channels_last(images))
+        logits = self.head(x.mean(dim=(2, 3)))
+        return (logits, middle) if return_middle else logits
 
 
 class ResidualBlock(nn.Module):
@@ -93,9 +100,10 @@ class SmallResNet(nn.Module):
         self.stages = nn.Sequential(*layers)
         self.head = Head(before, num_classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.stages(self.stem(channels_last(images)))
-        return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
+    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
+        middle, x = in_halves(self.stages, self.stem(channels_last(images)))
+        logits = self.head(x.mean(dim=(2, 3)))
+        return (logits, middle) if return_middle else logits
 
 
 # Added to the variances of whitened pixels, so that directions with little variance stay small.
@@ -158,8 +166,7 @@ class FastCnn(nn.Module):
         weights = torch.cat((components, -components))
         self.whitening.weight.copy_(weights.view_as(self.whitening.weight))
 
-    def forward(self, images: Tensor) -> Tensor:
-        x = F.gelu(self.whitening(channels_last(images)))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.amax(dim=(2, 3)))  # type: ignore[no-any-return]
+    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
+        middle, x = in_halves(self.blocks, F.gelu(self.whitening(channels_last(images))))
+        logits = self.head(x.amax(dim=(2, 3)))
+        return (logits, middle) if return_middle else logits

@@ -1,7 +1,7 @@
 """LayerNorm, activations, dropout, stochastic depth, the MLP and the linear head."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import partial
 from typing import Any
 
@@ -196,6 +196,21 @@ class PatchDropout(Dropout):
             return None
         keep = max(1, round(patches.shape[1] * (1 - self.rate)))
         return uniform(patches.shape[:2], patches.device).topk(keep, sorted=False).indices
+
+
+def half_of(layers: Sized) -> int:
+    """Return the number of layers in the first half, which has the middle layer if there is one."""
+    return (len(layers) + 1) // 2
+
+
+def in_halves(layers: nn.Sequential | nn.ModuleList, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply layers in turn: return the features after the first half of them, and after all."""
+    middle = x
+    for number, layer in enumerate(layers):
+        x = layer(x)
+        if number < half_of(layers):
+            middle = x
+    return middle, x
 
 
 def init_normal(parameter: nn.Parameter, std: float) -> None:

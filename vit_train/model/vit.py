@@ -16,6 +16,7 @@ from vit_train.model.layers import (
     Mlp,
     PatchDropout,
     PreHead,
+    half_of,
     init_normal,
     norms_of,
 )
@@ -230,15 +231,17 @@ class Encoder(nn.Module):
         need_weights: bool = False,
         num_queries: int | None = None,
         indices: Tensor | None = None,
+        blocks: slice = slice(None),
     ) -> tuple[Tensor, list[Tensor]]:
         """Add positions, apply all blocks: (B,T,D) → (B,T,D); also return each block's attention.
 
         The attention is a list of (B,H,T,T), or of None without `need_weights`. `num_queries=Q`
         computes only the first Q tokens of the last block: (B,Q,D). `indices` (B,T) are the indices
-        of x's tokens in the whole sequence; None means all tokens in order.
+        of x's tokens in the whole sequence; None means all tokens in order. `blocks` are the blocks
+        to apply.
         """
         attention = []
-        for number, block in enumerate(self.blocks):
+        for number, block in list(enumerate(self.blocks))[blocks]:
             if len(self.pos_embed) and (number == 0 or self.config.positions_at != "stem"):
                 x = x + gather_tokens(self.positions(number), indices)
             if number == 0:
@@ -319,18 +322,30 @@ class VisionTransformer(Encoder):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
-    def forward(self, images: Tensor, return_attention: bool = False) -> Any:
-        """Return the logits and, with `return_attention`, each block's attention (B,H,T,T)."""
+    def forward(
+        self, images: Tensor, return_attention: bool = False, return_middle: bool = False
+    ) -> Any:
+        """Return the logits and, with `return_attention`, each block's attention (B,H,T,T).
+
+        With `return_middle`, return the logits, the patches after the first half of the blocks
+        (B,V,D), and the patches' indices (B,V), or None for all patches.
+        """
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
         tokens = self.tokens(images)  # (B,T,D)
         kept = self.patch_dropout(tokens[:, self.config.num_prefix_tokens :])  # (B,V)
         indices = None if kept is None else self.token_indices(kept)
-        x, attention = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
-            gather_tokens(tokens, indices), return_attention, 1 if class_only else None, indices
+        half = half_of(self.blocks)
+        middle, before = self.encode(  # (B,T,D)
+            gather_tokens(tokens, indices), return_attention, None, indices, slice(half)
+        )
+        x, after = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
+            middle, return_attention, 1 if class_only else None, indices, slice(half, None)
         )
         logits = self.head(self.pre_head(self.pool(x, self.config.has_class_token)))
-        return (logits, attention) if return_attention else logits
+        if return_middle:
+            return logits, middle[:, self.config.num_prefix_tokens :], kept
+        return (logits, before + after) if return_attention else logits
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:

@@ -1,5 +1,6 @@
 """The weights that a run starts from, and the teacher that it learns from."""
 
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import torch
@@ -211,6 +212,11 @@ def checked_teacher(
         problem = (
             f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
             f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(as_setting(size))}"
+        )
+    elif config.hint and "return_middle" not in signature(teacher.model.forward).parameters:
+        problem = (
+            f"task.hint={config.hint} needs the teacher's features, but the `forward` of "
+            f"{type(teacher.model).__name__} has no argument return_middle: set task.hint=0"
         )
     if problem:
         raise ValueError(f"task.teacher={config.teacher}: {problem}")

@@ -1,12 +1,13 @@
 """Classification: one class per image, from labels or also from a teacher, or several tags."""
 
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.config.fields import Size
 from vit_train.config.model import ModelConfig, ViTConfig, require_vit
 from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.data.batches import Normalize
@@ -15,6 +16,7 @@ from vit_train.loop.objective import Forward
 from vit_train.loop.tagging import Tagging, TagPredictions
 from vit_train.model.build import build
 from vit_train.model.patches import grid_of
+from vit_train.model.vit import VisionTransformer, gather_tokens
 from vit_train.tasks import Task
 
 
@@ -87,14 +89,20 @@ class Classify(Task):
         return weights.where(counts > 0, 1.0).float()
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        logits = model(images)
-        loss = self.loss_sum(logits, targets, images)
+        logits, loss = self.logits_and_loss(model, images, targets)
         sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
         if self.weighs:
             # Sums of the weights in the loss and in the accuracy; only the loss has class weights.
             own = targets.sum() if self.images_have_weights else loss.new_full((), len(targets))
             sums += [split_weights(targets, self.class_weights)[0].sum().to(loss), own.to(loss)]
         return torch.stack(sums)
+
+    def logits_and_loss(
+        self, model: Forward, images: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of a batch (B,K) and the sum of its images' losses."""
+        logits = model(images)
+        return logits, self.loss_sum(logits, targets, images)
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         """Return the loss summed over a batch, for logits (B,K) and targets (B,) or (B,K)."""
@@ -170,10 +178,19 @@ class Teacher(nn.Module):
         self.requires_grad_(False).eval()
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits (B,K) for images (B,C,H,W) that are normalized for the student."""
+    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
+        """Return logits (B,K) for images (B,C,H,W) that are normalized for the student.
+
+        With `return_middle`, also return the features after half the layers, as a map (B,D,h,w).
+        """
+        images = images * self.scale + self.shift
         # Not self.model(…): like a model in evaluation, a teacher is never compiled.
-        return self.model.forward(images * self.scale + self.shift)  # type: ignore[no-any-return]
+        if not return_middle:
+            return self.model.forward(images)
+        logits, features, *_ = self.model.forward(images, return_middle=True)
+        if isinstance(self.model, VisionTransformer):  # (B,N,D)
+            features = features.mT.unflatten(2, self.model.grid)
+        return logits, features
 
 
 class Distill(Classify):
@@ -181,6 +198,18 @@ class Distill(Classify):
 
     config: DistillConfig
     teacher: nn.Module
+
+    def __init__(
+        self,
+        config: DistillConfig,
+        model: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+    ) -> None:
+        super().__init__(config, model, image_shape, num_classes)
+        if config.hint:
+            vit = require_vit(model, f"task.hint={config.hint}")
+            self.grid = grid_of(image_shape[1:], vit.patch_size)
 
     def for_training(
         self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
@@ -190,16 +219,42 @@ class Distill(Classify):
         task.teacher = teacher
         return task
 
-    def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
-        labels = super().loss_sum(logits, targets, images)
-        teachers = self.teacher.forward(images)
+    def logits_and_loss(
+        self, model: Forward, images: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.config.hint:
+            logits, patches, kept = model(images, return_middle=True)
+            teachers, features = self.teacher.forward(images, return_middle=True)
+            seen = gather_tokens(on_grid(features, self.grid), kept)
+            hints = self.config.hint * mismatch(patches, seen)
+        else:
+            logits = model(images)
+            teachers = self.teacher.forward(images)
+            hints = logits.new_zeros(len(logits))
         if self.config.distillation == "hard":
             losses = F.cross_entropy(logits, teachers.argmax(1), reduction="none")
         else:
             losses = softened_divergence(logits, teachers, self.config.temperature)
+        losses = self.config.alpha * losses + hints
         # With a teacher, only images have weights, and targets are (B,K).
-        distillation = (targets.sum(1) * losses if self.weighs else losses).sum()
-        return (1 - self.config.alpha) * labels + self.config.alpha * distillation
+        teaching = (targets.sum(1) * losses if self.weighs else losses).sum()
+        labels = self.loss_sum(logits, targets, images)
+        return logits, (1 - self.config.alpha) * labels + teaching
+
+
+def on_grid(features: Tensor, grid: Size) -> Tensor:
+    """Return the features of a map (B,D,h,w) at each patch of a grid, interpolated: (B,N,D)."""
+    return F.interpolate(features, grid, mode="bilinear").flatten(2).mT
+
+
+def mismatch(patches: Tensor, features: Tensor) -> Tensor:
+    """Return 1 − the correlation of patches (B,V,D) with features (B,V,D'), over channels: (B,).
+
+    It is the mean over an image's patches. Of the wider tensor, only the first channels count.
+    """
+    width = min(patches.shape[2], features.shape[2])
+    x, y = (F.layer_norm(each[..., :width].float(), (width,)) for each in (patches, features))
+    return 1 - F.cosine_similarity(x, y, dim=2).mean(1)
 
 
 def softened_divergence(logits: Tensor, teachers: Tensor, temperature: float) -> Tensor:
