@@ -335,7 +335,7 @@ class VisionTransformer(Encoder):
         tokens = self.tokens(images)  # (B,T,D)
         kept = self.patch_dropout(tokens[:, self.config.num_prefix_tokens :])  # (B,V)
         indices = None if kept is None else self.token_indices(kept)
-        half = half_of(self.blocks)
+        half = half_of(self.blocks) if return_middle else 0
         middle, before = self.encode(  # (B,T,D)
             gather_tokens(tokens, indices), return_attention, None, indices, slice(half)
         )
