@@ -308,7 +308,7 @@ TYPED = {
     f"{NEW} task=distill": "task.teacher= is missing. The teacher: a run (its folder",
     f"{NEW} task=distill task.teacher=mae": "task=reconstruct does not classify images",
     f"{NEW} task=distill task.teacher=nowhere": "no checkpoint at nowhere",
-    f"{NEW} task=distill task.teacher=run task.hint=1 model=cnn": "needs a Vision Transformer",
+    f"vit-train {FEW} task=distill task.teacher=run task.hint=1 model=cnn": "task.hint=1.0 needs a",
     f"{NEW} task=distill task.teacher=builtin:cifar10": "the teacher's classes are airplane",
     f"{NEW} task=distill task.teacher=run data.image_size=40": "pixels: set data.image_size=32",
     # a model that cannot be described
