@@ -102,11 +102,11 @@ def test_a_hint_compares_the_patches_that_the_student_keeps_with_the_same_places
     cnn = build(FastCnnConfig(widths=[4, 6, 8]), image_shape, 5).eval()
     images, targets = torch.randn(6, *image_shape), torch.randint(5, (6,))
     student_says, teacher_says = (
-        student(images, return_middle=True),
-        cnn(images, return_middle=True),
+        student(images, return_features=True),
+        cnn(images, return_features=True),
     )
     logits, patches, kept = student_says
-    assert patches.shape == (6, 8, 8) and kept.shape == (6, 8)
+    assert [each.shape for each in patches] == 3 * [(6, 8, 8)] and kept.shape == (6, 8)
 
     def says(*answers: object) -> Callable[..., object]:
         return lambda *_, **__: answers
@@ -117,26 +117,29 @@ def test_a_hint_compares_the_patches_that_the_student_keeps_with_the_same_places
     plain = Distill(DistillConfig(alpha=0.5), vit, image_shape, 5)
     plain = plain.for_training(torch.zeros(1), False, "acc", teacher)
     without, _ = plain.step_sums(lambda _: logits, images, targets)
-    map_of = F.interpolate(teacher_says[1], (4, 4), mode="bilinear")
     hints = []
-    for image in range(6):
-        at = torch.stack([map_of[image, :, place // 4, place % 4] for place in kept[image]])
-        hints.append(
-            1 - np.mean([correlation(*both) for both in zip(patches[image], at, strict=True)])
-        )
+    for own, others in zip(patches, teacher_says[1], strict=True):
+        map_of = F.interpolate(others, (4, 4), mode="bilinear")
+        for image in range(6):
+            at = torch.stack([map_of[image, :, place // 4, place % 4] for place in kept[image]])
+            hints.append(
+                1 - np.mean([correlation(*both) for both in zip(own[image], at, strict=True)])
+            )
     assert (found - without).item() == pytest.approx(3 * sum(hints), rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    "config", [ViTConfig(depth=3), CnnConfig(), ResNetConfig(), FastCnnConfig()]
+    "config", [ViTConfig(depth=4), CnnConfig(), ResNetConfig(), FastCnnConfig()]
 )
-def test_every_model_gives_a_hint_beside_the_same_logits(config: ModelConfig) -> None:
+def test_every_model_gives_hints_beside_the_same_logits(config: ModelConfig) -> None:
     torch.manual_seed(0)
     model = build(config, (3, 32, 32), 5).eval()
     teacher, images = Teacher(model, Normalize(SAME), Normalize(SAME)), torch.randn(2, 3, 32, 32)
-    logits, features = teacher.forward(images, return_middle=True)
+    logits, features = teacher.forward(images, return_features=True)
     torch.testing.assert_close(logits, teacher.forward(images), rtol=0, atol=0)
-    assert features.ndim == 4 and features.shape[:1] == (2,) and features.std() > 0
-    if isinstance(config, ViTConfig):  # after two of three blocks, row by row
-        tokens, _ = model.encode(model.tokens(images), blocks=slice(2))
-        torch.testing.assert_close(features[:, :, 1, 3], tokens[:, 1 + 8 + 3])
+    assert len(features) == 3
+    assert all(each.ndim == 4 and len(each) == 2 and each.std() > 0 for each in features)
+    if isinstance(config, ViTConfig):
+        for each, last in zip(features, (2, 3, 4), strict=True):  # of four blocks, row by row
+            tokens, _ = model.encode(model.tokens(images), blocks=slice(last))
+            torch.testing.assert_close(each[:, :, 1, 3], tokens[:, 1 + 8 + 3])

@@ -1,7 +1,4 @@
-"""Convolutional networks for comparison with a small ViT: a plain, a residual and a fast one.
-
-With `return_middle`, they return their logits and the features (B,D,h,w) after half their layers.
-"""
+"""Convolutional networks for comparison with a small ViT: a plain, a residual and a fast one."""
 
 from typing import Any
 
@@ -11,7 +8,7 @@ from torch import Tensor, nn
 
 from vit_train.config.fields import Size
 from vit_train.config.model import CnnConfig, FastCnnConfig, ResNetConfig
-from vit_train.model.layers import Head, channels_last, in_halves
+from vit_train.model.layers import Head, channels_last, in_thirds
 
 
 def conv_norm(
@@ -22,7 +19,27 @@ def conv_norm(
     return [conv, nn.BatchNorm2d(out_channels)]
 
 
-class SimpleCnn(nn.Module):
+class Cnn(nn.Module):
+    """Base of the networks: images (B,C,H,W) → logits (B,K)."""
+
+    head: nn.Module
+
+    def thirds(self, images: Tensor) -> list[Tensor]:
+        """Return the features (B,D,h,w) after each third of the layers."""
+        raise NotImplementedError
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Return the head's input (B,D) for the last features (B,D,h,w)."""
+        return x.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor, return_features: bool = False) -> Any:
+        """Return the logits and, with `return_features`, the features of `thirds`."""
+        features = self.thirds(channels_last(images))
+        logits = self.head(self.pool(features[-1]))
+        return (logits, features) if return_features else logits
+
+
+class SimpleCnn(Cnn):
     """A plain CNN: 3×3 convolutions with BatchNorm and ReLU, global mean pooling, a linear head.
 
     Each increase in width, except in the first convolution, is preceded by 2×2 max pooling, which
@@ -50,10 +67,8 @@ class SimpleCnn(nn.Module):
         self.features = nn.Sequential(*layers)
         self.head = Head(before, num_classes)
 
-    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
-        middle, x = in_halves(self.features, channels_last(images))
-        logits = self.head(x.mean(dim=(2, 3)))
-        return (logits, middle) if return_middle else logits
+    def thirds(self, images: Tensor) -> list[Tensor]:
+        return in_thirds(self.features, images)
 
 
 class ResidualBlock(nn.Module):
@@ -79,7 +94,7 @@ class ResidualBlock(nn.Module):
         return F.relu(self.shortcut(x) + self.residual(x))
 
 
-class SmallResNet(nn.Module):
+class SmallResNet(Cnn):
     """A ResNet for CIFAR as in He et al. 2016, but with 1×1 convolutions in the shortcuts.
 
     Each stage has `config.blocks` blocks; each stage except the first halves the image.
@@ -100,10 +115,8 @@ class SmallResNet(nn.Module):
         self.stages = nn.Sequential(*layers)
         self.head = Head(before, num_classes)
 
-    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
-        middle, x = in_halves(self.stages, self.stem(channels_last(images)))
-        logits = self.head(x.mean(dim=(2, 3)))
-        return (logits, middle) if return_middle else logits
+    def thirds(self, images: Tensor) -> list[Tensor]:
+        return in_thirds(self.stages, self.stem(images))
 
 
 # Added to the variances of whitened pixels, so that directions with little variance stay small.
@@ -124,7 +137,7 @@ def shifting_norm(channels: int) -> nn.BatchNorm2d:
     return norm
 
 
-class FastCnn(nn.Module):
+class FastCnn(Cnn):
     """A CNN that trains in few epochs, after Jordan 2024 (arXiv:2404.00498).
 
     The first layer whitens patches of 2×2 pixels; only its biases are trained. Each width has a
@@ -166,7 +179,8 @@ class FastCnn(nn.Module):
         weights = torch.cat((components, -components))
         self.whitening.weight.copy_(weights.view_as(self.whitening.weight))
 
-    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
-        middle, x = in_halves(self.blocks, F.gelu(self.whitening(channels_last(images))))
-        logits = self.head(x.amax(dim=(2, 3)))
-        return (logits, middle) if return_middle else logits
+    def thirds(self, images: Tensor) -> list[Tensor]:
+        return in_thirds(self.blocks, F.gelu(self.whitening(images)))
+
+    def pool(self, x: Tensor) -> Tensor:
+        return x.amax(dim=(2, 3))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sized
 from functools import partial
+from itertools import pairwise, starmap
 from typing import Any
 
 import torch
@@ -198,19 +199,20 @@ class PatchDropout(Dropout):
         return uniform(patches.shape[:2], patches.device).topk(keep, sorted=False).indices
 
 
-def half_of(layers: Sized) -> int:
-    """Return the number of layers in the first half, which has the middle layer if there is one."""
-    return (len(layers) + 1) // 2
+def thirds_of(layers: Sized) -> list[slice]:
+    """Divide layers into thirds; if they differ in length, the last one is the shortest."""
+    ends = [math.ceil(len(layers) * part / 3) for part in range(4)]
+    return list(starmap(slice, pairwise(ends)))
 
 
-def in_halves(layers: nn.Sequential | nn.ModuleList, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply layers in turn: return the features after the first half of them, and after all."""
-    middle = x
-    for number, layer in enumerate(layers):
-        x = layer(x)
-        if number < half_of(layers):
-            middle = x
-    return middle, x
+def in_thirds(layers: nn.Sequential | nn.ModuleList, x: Tensor) -> list[Tensor]:
+    """Apply layers in turn; return the features after each third of them."""
+    features = []
+    for third in thirds_of(layers):
+        for layer in layers[third]:
+            x = layer(x)
+        features.append(x)
+    return features
 
 
 def init_normal(parameter: nn.Parameter, std: float) -> None:

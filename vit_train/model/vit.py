@@ -16,9 +16,9 @@ from vit_train.model.layers import (
     Mlp,
     PatchDropout,
     PreHead,
-    half_of,
     init_normal,
     norms_of,
+    thirds_of,
 )
 from vit_train.model.patches import ConvStem, PatchEmbed, grid_of, require_whole_patches, show_only
 from vit_train.model.positions import (
@@ -323,29 +323,30 @@ class VisionTransformer(Encoder):
             nn.init.zeros_(self.head.bias)
 
     def forward(
-        self, images: Tensor, return_attention: bool = False, return_middle: bool = False
+        self, images: Tensor, return_attention: bool = False, return_features: bool = False
     ) -> Any:
         """Return the logits and, with `return_attention`, each block's attention (B,H,T,T).
 
-        With `return_middle`, return the logits, the patches after the first half of the blocks
-        (B,V,D), and the patches' indices (B,V), or None for all patches.
+        With `return_features`, return the logits, the patches (B,V,D) after each third of the
+        blocks, and the patches' indices (B,V), or None for all patches.
         """
-        # The head reads only the class token, so the last block need not compute the other tokens.
-        class_only = self.config.has_class_token and not return_attention
         tokens = self.tokens(images)  # (B,T,D)
         kept = self.patch_dropout(tokens[:, self.config.num_prefix_tokens :])  # (B,V)
         indices = None if kept is None else self.token_indices(kept)
-        half = half_of(self.blocks) if return_middle else 0
-        middle, before = self.encode(  # (B,T,D)
-            gather_tokens(tokens, indices), return_attention, None, indices, slice(half)
-        )
-        x, after = self.encode(  # (B,T,D), or (B,1,D) if `class_only`
-            middle, return_attention, 1 if class_only else None, indices, slice(half, None)
-        )
+        x = gather_tokens(tokens, indices)
+        if return_features:
+            features = []
+            for third in thirds_of(self.blocks):
+                x, _ = self.encode(x, indices=indices, blocks=third)  # (B,T,D)
+                features.append(x[:, self.config.num_prefix_tokens :])
+        else:
+            # If the head reads only the class token, the last block need not compute the others.
+            class_only = self.config.has_class_token and not return_attention
+            x, attention = self.encode(x, return_attention, 1 if class_only else None, indices)
         logits = self.head(self.pre_head(self.pool(x, self.config.has_class_token)))
-        if return_middle:
-            return logits, middle[:, self.config.num_prefix_tokens :], kept
-        return (logits, before + after) if return_attention else logits
+        if return_features:
+            return logits, features, kept
+        return (logits, attention) if return_attention else logits
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:

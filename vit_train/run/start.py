@@ -21,7 +21,7 @@ from vit_train.config.model import (
     require_vit,
 )
 from vit_train.config.run import TrainConfig, with_settings
-from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig
+from vit_train.config.tasks import DistillConfig, LabelsConfig
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.data.dataset import DataFacts, ImageSet, load_dataset
 from vit_train.loop.distributed import Processes
@@ -227,7 +227,7 @@ def flops_of(config: TrainConfig, teacher: ModelConfig | None, data: DataFacts) 
     flops = count_flops(config.task, config.model, shape, classes)
     if teacher is None:
         return flops
-    return replace(flops, teacher=count_flops(ClassifyConfig(), teacher, shape, classes).forward)
+    return replace(flops, teacher=count_flops(config.task, teacher, shape, classes).forward)
 
 
 def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> TrainConfig:

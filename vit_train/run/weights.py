@@ -213,10 +213,10 @@ def checked_teacher(
             f"the teacher was trained on images of {in_pixels(size)}, but this run's images have "
             f"{in_pixels(data.image_shape[1:])}: set data.image_size={as_word(as_setting(size))}"
         )
-    elif config.hint and "return_middle" not in signature(teacher.model.forward).parameters:
+    elif config.hint and "return_features" not in signature(teacher.model.forward).parameters:
         problem = (
             f"task.hint={config.hint} needs the teacher's features, but the `forward` of "
-            f"{type(teacher.model).__name__} has no argument return_middle: set task.hint=0"
+            f"{type(teacher.model).__name__} has no argument return_features: set task.hint=0"
         )
     if problem:
         raise ValueError(f"task.teacher={config.teacher}: {problem}")

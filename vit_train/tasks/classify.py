@@ -178,18 +178,19 @@ class Teacher(nn.Module):
         self.requires_grad_(False).eval()
 
     @torch.no_grad()
-    def forward(self, images: Tensor, return_middle: bool = False) -> Any:
+    def forward(self, images: Tensor, return_features: bool = False) -> Any:
         """Return logits (B,K) for images (B,C,H,W) that are normalized for the student.
 
-        With `return_middle`, also return the features after half the layers, as a map (B,D,h,w).
+        With `return_features`, also return the features after each third of the layers, as maps
+        (B,D,h,w).
         """
         images = images * self.scale + self.shift
         # Not self.model(…): like a model in evaluation, a teacher is never compiled.
-        if not return_middle:
+        if not return_features:
             return self.model.forward(images)
-        logits, features, *_ = self.model.forward(images, return_middle=True)
+        logits, features, *_ = self.model.forward(images, return_features=True)
         if isinstance(self.model, VisionTransformer):  # (B,N,D)
-            features = features.mT.unflatten(2, self.model.grid)
+            features = [each.mT.unflatten(2, self.model.grid) for each in features]
         return logits, features
 
 
@@ -198,18 +199,7 @@ class Distill(Classify):
 
     config: DistillConfig
     teacher: nn.Module
-
-    def __init__(
-        self,
-        config: DistillConfig,
-        model: ModelConfig,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-    ) -> None:
-        super().__init__(config, model, image_shape, num_classes)
-        if config.hint:
-            vit = require_vit(model, f"task.hint={config.hint}")
-            self.grid = grid_of(image_shape[1:], vit.patch_size)
+    grid: Size  # of the student's patches; only for a hint
 
     def for_training(
         self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
@@ -217,20 +207,25 @@ class Distill(Classify):
         task = super().for_training(labels, weighted, best_by)
         assert teacher is not None
         task.teacher = teacher
+        if self.config.hint:
+            vit = require_vit(self.model, f"task.hint={self.config.hint}")
+            task.grid = grid_of(self.image_shape[1:], vit.patch_size)
         return task
 
     def logits_and_loss(
         self, model: Forward, images: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor]:
         if self.config.hint:
-            logits, patches, kept = model(images, return_middle=True)
-            teachers, features = self.teacher.forward(images, return_middle=True)
-            seen = gather_tokens(on_grid(features, self.grid), kept)
-            hints = self.config.hint * mismatch(patches, seen)
+            logits, patches, kept = model(images, return_features=True)
+            teachers, features = self.teacher.forward(images, return_features=True)
+            hints = self.config.hint * sum(
+                mismatch(own, gather_tokens(on_grid(others, self.grid), kept))
+                for own, others in zip(patches, features, strict=True)
+            )
         else:
             logits = model(images)
             teachers = self.teacher.forward(images)
-            hints = logits.new_zeros(len(logits))
+            hints = 0.0
         if self.config.distillation == "hard":
             losses = F.cross_entropy(logits, teachers.argmax(1), reduction="none")
         else:
