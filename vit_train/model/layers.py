@@ -200,7 +200,7 @@ class PatchDropout(Dropout):
 
 
 def thirds_of(layers: Sized) -> list[slice]:
-    """Divide layers into thirds; if they differ in length, the last one is the shortest."""
+    """Divide layers into thirds; if they differ in length, the earlier ones are longer."""
     ends = [math.ceil(len(layers) * part / 3) for part in range(4)]
     return list(starmap(slice, pairwise(ends)))
 
