@@ -10,9 +10,9 @@ from torch_names import named_as_in_torch
 
 from vit_train.config.model import ViTConfig
 from vit_train.config.tasks import ClassifyConfig, ReconstructConfig
-from vit_train.model.attention import Attention
+from vit_train.model.attention import Attention, init_mimetic
 from vit_train.model.build import on_meta
-from vit_train.model.vit import Block, Encoder, VisionTransformer, init_mimetic
+from vit_train.model.vit import Block, Encoder, VisionTransformer
 from vit_train.tasks import make_task
 
 

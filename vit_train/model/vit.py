@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit_train.config.fields import Size, sides
 from vit_train.config.model import ViTConfig
-from vit_train.model.attention import Attention, attention_of
+from vit_train.model.attention import Attention, attention_of, init_mimetic
 from vit_train.model.layers import (
     Dropout,
     DropPath,
@@ -28,11 +28,6 @@ from vit_train.model.positions import (
     make_positions,
 )
 from vit_train.model.products import Linear
-
-# Shares of identity and noise in the products of attention's weights (Trockman & Kolter 2023,
-# section 4): W_q W_kᵀ ≈ 0.7 I + 0.7 Z and W_v W_o ≈ −0.4 I + 0.4 Z.
-QUERY_KEY = 0.7
-VALUE_OUTPUT = 0.4
 
 
 def init_weights(module: nn.Module, config: ViTConfig) -> None:
@@ -61,41 +56,6 @@ def init_layers(module: nn.Module, config: ViTConfig) -> None:
             nn.init.zeros_(module.bias)
     for child in module.children():
         init_layers(child, config)
-
-
-@torch.no_grad()
-def init_mimetic(attention: Attention) -> None:
-    """Initialize attention so that products of its weights resemble those in trained models.
-
-    Follows arXiv:2305.09828. For each head, W_q W_kᵀ is close to a positive multiple of the
-    identity. For all heads together, W_v W_o is close to a negative multiple of the identity. Each
-    W is applied to rows, x W, so W is the transpose of a linear layer's weight.
-    """
-    query, key, value = attention.qkv.weight.chunk(3)
-    dim = len(query)
-    if query.is_meta:
-        return
-    for head_query, head_key in zip(
-        query.chunk(attention.num_heads), key.chunk(attention.num_heads), strict=True
-    ):
-        left, right = factors(near_identity(dim, QUERY_KEY, QUERY_KEY), len(head_query))
-        head_query[:] = left.T
-        head_key[:] = right.T
-    left, right = factors(near_identity(dim, -VALUE_OUTPUT, VALUE_OUTPUT), dim)
-    value[:] = left.T
-    attention.proj.weight[:] = right
-
-
-def near_identity(dim: int, identity: float, noise: float) -> Tensor:
-    """Return the matrix identity · I + noise · Z: (D,D), with each entry of Z from N(0, 1/D)."""
-    return torch.eye(dim).mul_(identity) + torch.randn(dim, dim).mul_(noise / dim**0.5)
-
-
-def factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return L and R, both (D,rank), whose product L Rᵀ best approximates `matrix` (D,D)."""
-    u, s, vt = torch.linalg.svd(matrix)
-    root = s[:rank].sqrt()
-    return u[:, :rank] * root, vt[:rank].T * root
 
 
 class Block(nn.Module):
