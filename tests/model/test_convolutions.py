@@ -1,5 +1,7 @@
 """Convolutions: the stem, patches that overlap, and the networks to compare with."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,6 +75,20 @@ def test_the_image_is_halved_where_the_width_grows() -> None:
     images = torch.randn(1, 3, 32, 32)
     assert cnn.features(images).shape == (1, 128, 8, 8)
     assert resnet.stages(resnet.stem(images)).shape == (1, 64, 8, 8)
+
+
+@pytest.mark.parametrize("config", [CnnConfig(widths=[4, 8]), ResNetConfig(widths=[4, 8])], ids=str)
+def test_the_gradients_of_few_channels_are_those_of_float64(config: ModelConfig) -> None:
+    """They were not, and the process often crashed, for a 1×1 convolution with a stride."""
+    torch.manual_seed(0)
+    model = build(config, (3, 32, 32), 10).eval()
+    torch.nn.init.normal_(model.head.weight)
+    precise = copy.deepcopy(model).double()
+    images = torch.randn(16, 3, 32, 32)
+    model(images).square().sum().backward()
+    precise(images.double()).square().sum().backward()
+    for ours, other in zip(model.parameters(), precise.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.double(), other.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_the_fast_cnn_is_convolutions_of_whitened_patches() -> None:

@@ -85,13 +85,17 @@ class ResidualBlock(nn.Module):
             nn.ReLU(),
             *conv_norm(out_channels, out_channels, 3, 1, bias=False),
         )
+        self.stride = stride
         same = stride == 1 and in_channels == out_channels
         self.shortcut = nn.Sequential(
-            *([] if same else conv_norm(in_channels, out_channels, 1, stride, bias=False))
+            *([] if same else conv_norm(in_channels, out_channels, 1, 1, bias=False))
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.shortcut(x) + self.residual(x))
+        # Equal to a 1×1 convolution with a stride, whose backward pass may overwrite memory if x
+        # has fewer than 16 channels (github.com/uxlfoundation/oneDNN/issues/6035).
+        strided = x[:, :, :: self.stride, :: self.stride]
+        return F.relu(self.shortcut(strided) + self.residual(x))
 
 
 class SmallResNet(Cnn):
