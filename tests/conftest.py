@@ -21,6 +21,7 @@ from filelock import FileLock
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
+from omegaconf import DictConfig
 from PIL import Image
 
 from vit_train.commands import tools, train
@@ -36,6 +37,7 @@ from vit_train.loop.trainer import CALLBACKS
 from vit_train.model.attention import ATTENTIONS
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
+from vit_train.trained import folder as folders
 
 IMAGE_SECONDS = precision.image_seconds  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -266,12 +268,30 @@ def run(
     return Run(call)
 
 
+Started = list[tuple[DictConfig, Path]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """The settings and folders of the runs that would start; none does."""
+    seen: Started = []
+
+    def note(composed: DictConfig, settings: object, folder: Path) -> folders.Outcome:
+        seen.append((composed, folder))
+        return folders.Outcome(folder)
+
+    monkeypatch.setattr(train, "start", note)
+    return seen
+
+
 # What many tests begin with, each made once for all of them: how a run ended, or its weights.
 KINDS = {
     "finished": [],
     "averaged": ["train.ema_decay=0.9"],
     "interrupted": ["train.max_minutes=1e-9"],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
+    # The first epoch is the best, because the weights stay as they are.
+    "still": ["model.init=torch", "optim.lr=1e-30", "checkpoint.keep_every=1"],
     "autoregress": ["task=autoregress", "task.decoder_depth=1", "task.given_rows=5"],
 }
 

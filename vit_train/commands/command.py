@@ -31,7 +31,6 @@ from vit_train.config.run import (
     GROUPS,
     IMPORT,
     Config,
-    TrainConfig,
     declared,
     register_schemas,
     to_config,
@@ -205,7 +204,7 @@ def read_command(
     if flags.experimental_rerun is not None:
         refuse("--experimental-rerun could run arbitrary code: use the command in summary.json")
     for flag, value in vars(flags).items():
-        if value and flag not in FLAGS and kind is not TrainConfig:
+        if value and flag not in FLAGS and config_name != "train":
             refuse(f"--{flag.replace('_', '-')} is only for vit-train")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
     texts = [key for key, each in declared(kind).items() if each["type"] in TEXT]

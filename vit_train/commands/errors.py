@@ -129,7 +129,7 @@ def describe(error: BaseException, kind: type) -> str:
             f"out of memory ({reason(error)}): choose a smaller model, or fewer or smaller images"
         )
     # Hydra names the config file with the error.
-    file = re.match(r"In '\w+/[^']+': |", str(error))
+    file = re.match(r"In '\w+/[^']+': ", str(error))
     context = None if error.__suppress_context__ else error.__context__
     for cause in (error, error.__cause__, context):
         if message := describe_setting(cause, kind):

@@ -73,6 +73,9 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
             "instead of --config-name"
         )
     require_known(composed, TrainConfig)
+    used = [f"{key}=" for key in CONTINUED if composed[key] is not None]
+    if len(used) > 1:
+        refuse(f"{' and '.join(used)} cannot be combined: use only one of them")
     if composed.resume is not None:
         return resume(composed, settings)
     config = requested(composed, settings.overrides.task)

@@ -110,7 +110,6 @@ class DataConfig(Settings):
         kept_by_fork=False,
     )
     split_seed: int = seed_setting(
-        0,
         "Seed of the splits and subsets. It is separate from seed=, so that runs with different "
         "values of seed= use the same images.",
     )

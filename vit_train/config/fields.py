@@ -119,9 +119,9 @@ def as_setting(size: Sequence[int]) -> int | list[int]:
     return height if height == width else [height, width]
 
 
-def seed_setting(default: int, text: str) -> Any:
+def seed_setting(text: str) -> Any:
     """Return a dataclass field for a random seed, from 0 to LARGEST_SEED."""
-    return setting(default, text, at_least=0, at_most=LARGEST_SEED)
+    return setting(0, text, at_least=0, at_most=LARGEST_SEED)
 
 
 @dataclass

@@ -113,7 +113,7 @@ class TrainConfig(Settings):
         "of another library, timm:NAME, or builtin:cifar10; null: random weights.",
     )
     seed: int = seed_setting(
-        0, "Seed for the initial weights, the order of the images, augmentation and dropout."
+        "Seed for the initial weights, the order of the images, augmentation and dropout."
     )
     device: str = device_setting()
     precision: str = setting(

@@ -19,6 +19,8 @@ WEIGHTS = ("auto", "ema", "raw")
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 # The most checkpoints that vit-eval compares.
 MOST_COMPARED = 8
+# The endings of the pictures' file names.
+PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 @dataclass
@@ -329,8 +331,10 @@ class SheetConfig(Settings):
     variants: int = setting(
         8, "Number of augmented versions of each image.", at_least=1, at_most=30
     )
-    seed: int = seed_setting(0, "Seed for the augmentation.")
-    out: str = setting("augmented.png", "The picture file to write: .png, .pdf or .svg.")
+    seed: int = seed_setting("Seed for the augmentation.")
+    out: str = setting(
+        "augmented.png", "The picture file to write: .png, .pdf, .svg or .jpg.", suffixes=PICTURES
+    )
 
 
 @dataclass
@@ -354,7 +358,9 @@ class InspectConfig(TrainConfig):
         None, "Number of classes; null: the number in the data.", at_least=1
     )
     out: str = setting(
-        "positions.png", "The picture file for the position table, if the model has one."
+        "positions.png",
+        "The picture file for the position table, if the model has one.",
+        suffixes=PICTURES,
     )
 
     def __post_init__(self) -> None:
