@@ -145,11 +145,6 @@ def lock(file: IO[Any], wait: bool) -> None:
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def output_folder(out: str | None, default: Path) -> Path:
-    """Return the folder `out` or, if it is None, the `default` folder."""
-    return Path(out) if out else default
-
-
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     """Write a file atomically, keep up to `keep` of its older versions, and delete all others.
 

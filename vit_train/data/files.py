@@ -7,7 +7,6 @@ import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -293,7 +292,7 @@ def split_folders(root: Path) -> dict[str, Path]:
                 f"{first} and {others[0]} could hold the same split: move one elsewhere. "
                 f"{IF_CLASSES}"
             )
-    return dict(zip(found, chain(*found.values()), strict=True))
+    return {part: first for part, (first,) in found.items()}
 
 
 def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:

@@ -119,7 +119,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
 def find_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     """Return the files of the training, test and validation images.
 
-    Raise ValueError if there are none, or if images of one group are in two splits.
+    Raise ValueError if images of one group are in two splits.
     """
     trees = table_trees(config) if isinstance(config, TableConfig) else folder_trees(config)
     if "test" not in trees and "val" in trees:

@@ -120,10 +120,10 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
     """Return a stratified subset of the images.
 
-    `field` is the name of the setting that holds the subset's size. If there is no such setting or
-    it is null, return all images. Raise ValueError if the size is larger than the number of images.
+    `field` is the name of the setting that holds the subset's size; null stands for all images.
+    Raise ValueError if the size is larger than the number of images.
     """
-    count = getattr(config, field, None)
+    count = getattr(config, field)
     if count is None:
         return images
     if count > len(images):

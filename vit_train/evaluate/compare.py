@@ -12,7 +12,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, printable, render
-from vit_train.base.writing import output_folder, write_json, write_text
+from vit_train.base.writing import write_json, write_text
 from vit_train.config.tools import EvalConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.evaluate.evaluate import Evaluated, default_folder, evaluate_loaded
@@ -40,7 +40,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
     ]
     metas = [trained.meta for trained in models]
     common = common_classes(metas, config)
-    folder = output_folder(config.out, default_folder(config, *metas))
+    folder = Path(config.out or default_folder(config, *metas))
     models = with_shared_seen(models)
     owner = models[-1].meta
     found = evaluated_images(config.data, config.split, owner) if common else None
@@ -52,7 +52,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
     runs = [
         evaluate_loaded(
             trained,
-            replace(config, out=str(output_folder(None, folder / letter))),
+            replace(config, out=str(folder / letter)),
             found and (of_known_classes(found[0], owner, trained.meta), found[1]),
         )
         for letter, trained in zip(ascii_uppercase, models, strict=False)

@@ -13,7 +13,7 @@ from vit_train.base import machine
 from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_object
 from vit_train.base.text import counted, csv_text, file_name
-from vit_train.base.writing import output_folder, write_json, write_text
+from vit_train.base.writing import write_json, write_text
 from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.fields import as_setting
 from vit_train.config.tools import EvalConfig
@@ -102,7 +102,7 @@ def evaluate_loaded(
             "tta=flip, robustness=true and foreign= are for classifiers, not for "
             f"task={meta.config.task.name}"
         )
-    folder = output_folder(config.out, default_folder(config, meta))
+    folder = Path(config.out or default_folder(config, meta))
     with removed_if_empty(folder, named=config.out is not None):
         folder.mkdir(parents=True, exist_ok=True)
         return evaluate_into(folder, trained, config, loaded)
@@ -282,7 +282,7 @@ def pictures(
         yield "pictures", draw_gallery(meta.task, trained.model, batch, trained.normalize)
     if explainer is not None:
         shown = sample(images, MAPPED)
-        yield "maps", explainer.draw_maps(shown.images[:], true_classes(shown, meta))
+        yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta))
     encoder = encoder_of(trained.model)
     if encoder is not None and has_position_table(encoder):
         yield "positions", draw_positions(encoder)

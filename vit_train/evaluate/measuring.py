@@ -97,7 +97,6 @@ def calibration(plain: Predictions, temperature: float) -> Json:
         "temperature": temperature,
         "ece_with_temperature": calibration_error(calibrated),
         "loss_with_temperature": float(calibrated.losses.mean()),
-        "fitted_on": "val",
     }
 
 

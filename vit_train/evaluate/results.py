@@ -265,12 +265,12 @@ def group_rows(groups: Sequence[Group], baseline: Group | None) -> list[Json]:
             "name": each_once(group.values("config", "name")),
             **{key: group.settings.get(key, "") for key in keys},
             "runs": len(group.runs),
-            **spread(["test_final"], [group.values("test", "final", measure.name)]),
+            **spread({"test_final": group.values("test", "final", measure.name)}),
             **bounds_in("test_final_low test_final_high", interval(group)),
             **bounds_in(
                 "difference difference_low difference_high", compared(group, baseline, measure)[1]
             ),
-            **spread(own, [group.values("test", "final", name) for name in own]),
+            **spread({name: group.values("test", "final", name) for name in own}),
             "images_seen": mean(group.values("images_seen")),
             "seconds": mean(group.values("seconds")),
         }
@@ -278,11 +278,11 @@ def group_rows(groups: Sequence[Group], baseline: Group | None) -> list[Json]:
     ]
 
 
-def spread(names: Sequence[str], values: Sequence[Sequence[float]]) -> Json:
+def spread(values: Mapping[str, Sequence[float]]) -> Json:
     """Return the mean and standard deviation of each measure's values, by column."""
     return {
         f"{name}_{kind}": function(each) if len(each) >= least else None
-        for name, each in zip(names, values, strict=True)
+        for name, each in values.items()
         for kind, function, least in (("mean", mean, 1), ("std", stdev, 2))
     }
 

@@ -10,7 +10,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, printable
-from vit_train.base.writing import output_folder, write_text
+from vit_train.base.writing import write_text
 from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.tools import SuspectsConfig
 from vit_train.config.training import LAST
@@ -39,7 +39,7 @@ ABOUT_SUSPECTS = (
 
 def find_suspects(config: SuspectsConfig) -> None:
     """Rank the images whose labels may be wrong; write their table, picture and page."""
-    folder = output_folder(config.out, Path(config.runs, "suspects"))
+    folder = Path(config.out or Path(config.runs, "suspects"))
     finished = [Path(summary["file"]).parent for summary in read_summaries([Path(config.runs)])]
     # The last epoch's weights, because the labels in question chose the best epoch.
     runs = [load_on(run / CHECKPOINTS / LAST, config.device) for run in finished]

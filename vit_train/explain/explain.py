@@ -8,7 +8,6 @@ from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.text import file_name
-from vit_train.base.writing import output_folder
 from vit_train.config.tools import ExplainConfig
 from vit_train.data.decode import BrokenImage, warn
 from vit_train.data.files import image_files
@@ -36,13 +35,13 @@ def explain_predictions(config: ExplainConfig) -> None:
     if config.html is not None:
         return write_demo(trained, config, Path(config.html))
     explainer = make_explainer(trained, config)
-    folder = output_folder(config.out, run_folder(trained.meta.path) / folder_name(config))
+    folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
     paths = [] if config.images is None else image_files(config.images)
     if paths:
         images, titles, shown = read_images(trained, paths, config.count, config.max_pixels)
     else:
         some = evaluated_images(config.data, "test", trained.meta, config.count)[0].images
-        images = some.images[:]
+        images = some.images
         titles = true_classes(some, trained.meta)
         shown = None
     if explainer is None:

@@ -56,7 +56,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     meta.require_finite(halves)
     # First all low bytes, then all high bytes, because this compresses better.
     planes = halves.view(torch.uint8).view(-1, 2).t().contiguous()
-    pixels = images.images[:].permute(0, 2, 3, 1).contiguous()
+    pixels = images.images.permute(0, 2, 3, 1).contiguous()
     epochs, recordings = record(trained, config, images)
     content = {
         "title": printable(config.ckpt if is_builtin(meta.path) else meta.config.data.title),
@@ -115,7 +115,7 @@ def record(
         )
         for each in (*earlier, trained):
             predicted = Explainer(each).probabilities(part.images).argmax(dim=1)
-            logits, *pictured = snapshot(each, images.images[:])
+            logits, *pictured = snapshot(each, images.images)
             recordings += pictured
             epochs.append(
                 {

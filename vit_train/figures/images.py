@@ -244,7 +244,7 @@ def draw_maps(
     The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
     each image.
     """
-    images = images[:].cpu()
+    images = images.cpu()
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = side_by_side([images, *(covered(images, each) for each in maps.unbind(1))])
     # `columns` is for one map, two pictures side by side; with more maps, fewer columns fit.
@@ -293,8 +293,8 @@ def images_across(task: Task) -> int:
 
 @torch.no_grad()
 def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normalize) -> Figure:
-    """Draw the first images of a batch and the task's pictures; the model must be in eval mode."""
-    images, targets = (tensor[: gallery_size(task, model)] for tensor in batch)
+    """Draw a batch's images and the task's pictures of them; the model must be in eval mode."""
+    images, targets = batch
     first, *others = task.pictures(model, images, targets)
     plain = normalize.undo(first).cpu()
     drawn = (

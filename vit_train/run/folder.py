@@ -354,14 +354,12 @@ class RunFolder(RunFiles):
         return saved.model if saved.ema is None else saved.ema
 
     def fail(self, status: str, error: BaseException) -> None:
-        """Write the status of a begun run that an error ends, if the disk still allows that."""
         self.trackers.close()
         with contextlib.suppress(OSError, ValueError):
             if read_object(self.path / SUMMARY).get("status") == "running":
                 self.summarize(status, reason=f"{type(error).__name__}: {reason(error)}")
 
     def advice(self) -> str:
-        """Return how to resume, for the end of an error message; "" if the run has not begun."""
         if intact := newest_intact(self.path / CHECKPOINTS):
             return f". {intact} is intact; resume with: {resume_command(intact)}"
         has_begun = (self.path / CONFIG).exists()

@@ -257,7 +257,7 @@ class Pictures(Callback):
         self.drawing = TimeShare(PICTURES_SHARE)
         self.unwritten: bytes | None = None
         self.batch: Batch | None = None
-        if run.task.columns and (count := gallery_size(run.task, run.model)):
+        if count := gallery_size(run.task, run.model):
             shown = sample(run.data.splits.val or run.data.splits.train, count)
             self.batch = next(iter(run.unaugmented(shown)))
 

@@ -153,15 +153,11 @@ def resolve(
     if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
-    seen = seen_by(pretrained, teacher, dataset, config.data)
+    seen = (
+        checkpoint.seen_before if checkpoint else seen_by(pretrained, teacher, dataset, config.data)
+    )
     data = divide_images(
-        dataset,
-        config.data,
-        task,
-        checkpoint.seen_before if checkpoint else seen,
-        checkpoint or config.data,
-        pretrained,
-        device,
+        dataset, config.data, task, seen, checkpoint or config.data, pretrained, device
     )
     del dataset  # the splits hold copies
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
@@ -233,8 +229,8 @@ def flops_of(config: TrainConfig, teacher: ModelConfig | None, data: DataFacts) 
 def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> TrainConfig:
     """Return the config with a value for each null setting; pretrained weights determine some.
 
-    With model.from_weights, settings of the model's shape that have their defaults take the values
-    of the pretrained model.
+    Settings that the user has changed are left as they are: weights that do not fit these are
+    rejected later.
     """
     vit = config.model
     if not isinstance(vit, ViTConfig):
@@ -244,6 +240,7 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
         if vit.norm_eps is None:
             known["model.norm_eps"] = pretrained.config.eps
         found = shape_of(pretrained, config) | fine_tuning(config, pretrained)
+        found = {key: value for key, value in found.items() if is_default(config, key)}
         if found:
             logger.info(
                 f"settings for init_from={config.init_from} (yours take precedence): "
@@ -254,9 +251,9 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
 
 
 def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
-    """Return the settings of the model that must change to fit the pretrained weights.
+    """Return the settings of the model's shape that differ from the pretrained weights.
 
-    Leave out settings that the user has set: weights that do not fit these are rejected later.
+    Without model.from_weights, return {}.
     """
     vit = require_vit(config.model, "init_from=")
     if not vit.from_weights:
@@ -265,11 +262,11 @@ def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
     found = differences(pretrained.config, replace(vit, norm_eps=eps))
     if not is_default(config, "model.mlp_ratio"):  # the user has set the width of the MLP
         found.pop("model.mlp_dim", None)
-    return {key: value for key, value in found.items() if is_default(config, key)}
+    return found
 
 
 def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:
-    """Return the usual values for fine-tuning of settings that have their defaults.
+    """Return the usual values of settings for fine-tuning.
 
     For your own images, these include the pretrained model's image size. For a pretrained
     classifier whose weights are all trained, they include `fine_tuning` of the settings' classes.
@@ -283,7 +280,7 @@ def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]
         found |= {f"optim.{name}": value for name, value in config.optim.fine_tuning.items()}
         if config.train.minutes is None:
             found |= {f"train.{name}": value for name, value in config.train.fine_tuning.items()}
-    return {key: value for key, value in found.items() if is_default(config, key)}
+    return found
 
 
 def is_default(config: TrainConfig, key: str) -> bool:
@@ -302,9 +299,8 @@ def with_named_runs(config: TrainConfig, own: Path, earlier: Path | None) -> Tra
     continues, or this run, in the folder `own`. For data.decisions, name the copy in that run's
     folder, because the user may have edited the file since.
     """
-    if config.init_from is not None:
-        config = replace(config, init_from=str(run_at(Path(config.init_from))))
     named = {
+        "init_from": config.init_from,
         "task.teacher": getattr(config.task, "teacher", None),
         "data.split_as": getattr(config.data, "split_as", None),
     }

@@ -301,7 +301,8 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
             "images are the same, the result is too optimistic."
         )
         biased = True
-    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat, biased=biased)
+    images = subset(images, "test_subset", config) if split == "test" else images
+    return EvalImages(images, caveat=caveat, biased=biased)
 
 
 def require_unseen(images: ImageSet, unseen: ImageSet) -> None:
