@@ -1,6 +1,5 @@
 """A headless Chromium for tests, driven through ChromeDriver (W3C WebDriver, without a package)."""
 
-import base64
 import json
 import re
 import shutil
@@ -93,9 +92,6 @@ class Browser:
         touch = {"pointerType": "touch"}
         finger = {"type": "pointer", "id": "finger", "parameters": touch, "actions": steps}
         self("/actions", actions=[finger])
-
-    def screenshot(self, file: Path) -> None:
-        file.write_bytes(base64.b64decode(self("/screenshot", "GET")))
 
 
 @contextmanager

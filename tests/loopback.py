@@ -96,10 +96,6 @@ def cut_once(content: bytes, after: int, then: Answer) -> Answer:
     return answer
 
 
-def redirect(target: str) -> Answer:
-    return lambda handler: respond(handler, 302, {"Location": target})
-
-
 def failing(code: int) -> Answer:
     return lambda handler: handler.send_error(code)
 

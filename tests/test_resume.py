@@ -553,13 +553,9 @@ def test_keep_every_keeps_checkpoints_of_epochs(run: Run) -> None:
     ],
 )
 def test_lost_best_weights_are_replaced_if_possible(
-    run: Run, start: str, kept: tuple[int, ...], best: int | None
+    run: Run, small_run: SmallRun, start: str, kept: tuple[int, ...], best: int | None
 ) -> None:
-    """The first epoch is the best, because the weights stay as they are."""
-    few = [*SMALL, "data.train_images=60", "data.test_images=20"]
-    still = ["optim.lr=1e-30", "checkpoint.keep_every=1", "hydra.run.dir=whole"]
-    run.succeeds("vit-train", *few, *still)
-    checkpoints = as_if_running(Path("whole")) / "checkpoints"
+    checkpoints = as_if_running(small_run("still", "whole")) / "checkpoints"
     (checkpoints / "best.safetensors").unlink()
     for epoch in {1, 2}.difference(kept):
         (checkpoints / f"epoch-{epoch}.safetensors").unlink()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import SMALL, Run
+from conftest import SMALL, Run, Started
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from test_resume import varied
@@ -26,8 +26,9 @@ from vit_train.evaluate import differences
 from vit_train.trained.folder import CONFIG, REQUESTED, Outcome
 
 
-def composed(run: Run, *arguments: str) -> dict:
-    return yaml.safe_load(run.succeeds("vit-train", *arguments, "--cfg", "hydra").out)["hydra"]
+def composed(run: Run, part: str, *arguments: str) -> dict[str, Any]:
+    """The config of the part "job" or "hydra"."""
+    return yaml.safe_load(run.succeeds("vit-train", *arguments, "--cfg", part).out)
 
 
 def own_experiment(text: str) -> list[str]:
@@ -39,41 +40,31 @@ def own_experiment(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "text", ["0.10", "695e051", "1_000", "012", "+5", "-0", ".5", "inf", "NaN", "true", "no"]
+    ("name", "notes", "root"),
+    [
+        ("0.10", "695e051", "1_000"),
+        ("012", "+5", "-0"),
+        (".5", "inf", "NaN"),
+        ("true", "no", "0x10"),
+    ],
 )
-def test_text_stays_as_written(run: Run, text: str) -> None:
-    own = own_experiment(f"name: {text}\ndata: {{root: {text}}}\n")
-    for arguments in ([f"name={text}", f"data.root={text}"], own):
-        shown = yaml.safe_load(run.succeeds("vit-train", *arguments, "--cfg", "job").out)
-        assert shown["name"] == shown["data"]["root"] == text
-    shown = yaml.safe_load(run.succeeds("vit-train", "name=null", "notes=NULL", "--cfg", "job").out)
-    assert shown["name"] is None and shown["notes"] == "NULL"
+def test_text_stays_as_written(run: Run, name: str, notes: str, root: str) -> None:
+    own = own_experiment(f"name: {name}\nnotes: {notes}\ndata: {{root: {root}}}\n")
+    for arguments in ([f"name={name}", f"notes={notes}", f"data.root={root}"], own):
+        shown = composed(run, "job", *arguments)
+        assert (shown["name"], shown["notes"], shown["data"]["root"]) == (name, notes, root)
 
 
-def test_text_in_a_sweep_stays_as_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    def note(composed: DictConfig, settings: Any, folder: Path) -> Outcome:
-        seen.append(composed.name)
-        return Outcome(folder)
-
-    monkeypatch.setattr(train, "start", note)
+def test_text_in_a_sweep_stays_as_written(run: Run, started: Started) -> None:
     run.succeeds("vit-train", "-m", "name=0.10, 0.20 ,'a, 1.0',b 1.0")
-    assert seen == ["0.10", "0.20", "a, 1.0", "b 1.0"]
+    run.succeeds("vit-train", "name=null", "notes=NULL")
+    names = [config.name for config, _ in started]
+    assert names == ["0.10", "0.20", "a, 1.0", "b 1.0", None] and started[-1][0].notes == "NULL"
 
 
-def test_an_experiment_that_sweeps_takes_more_values(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: set[int] = set()
-
-    def note(composed: DictConfig, settings: Any, folder: Path) -> Outcome:
-        seen.add(composed.seed)
-        return Outcome(folder)
-
-    monkeypatch.setattr(train, "start", note)
+def test_an_experiment_that_sweeps_takes_more_values(run: Run, started: Started) -> None:
     run.succeeds("vit-train", *own_experiment("hydra: {mode: MULTIRUN}\n"), "seed=3,4")
-    assert seen == {3, 4}
+    assert {config.seed for config, _ in started} == {3, 4}
 
 
 def test_hydras_own_settings_hold_in_a_single_run(
@@ -103,7 +94,8 @@ def test_a_search_needs_validation_also_of_a_repeated_run(run: Run, searching: l
 
 
 def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:
-    launcher = composed(run, "hydra/launcher=slurm", "hydra.launcher.partition=big")["launcher"]
+    slurm = ["hydra/launcher=slurm", "hydra.launcher.partition=big"]
+    launcher = composed(run, "hydra", *slurm)["hydra"]["launcher"]
     assert get_class(launcher["_target_"]).__name__ == "SlurmLauncher"
     assert launcher["gpus_per_node"] == 1 and launcher["partition"] == "big"
     assert 0 < launcher["signal_delay_s"] < 60 * launcher["timeout_min"]
@@ -111,7 +103,8 @@ def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Optuna's own dependencies warn when it is imported
 def test_optuna_maximizes_the_validation_accuracy(run: Run) -> None:
-    assert composed(run, "experiment=tune")["sweeper"]["direction"] == "maximize"
+    config = composed(run, "hydra", "experiment=tune")
+    assert config["hydra"]["sweeper"]["direction"] == "maximize"
     rates = "hydra.sweeper.params={optim.lr:'choice(0.001,0.1)'}"
     run.succeeds("vit-train", *SEARCH, rates, "hydra.sweeper.n_trials=2")
     runs = [read_json(path) for path in Path("outputs/tune").glob("*/summary.json")]
@@ -129,17 +122,6 @@ def test_optuna_maximizes_the_validation_accuracy(run: Run) -> None:
 
 FEW = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16", "model.depth=1"]
 SEARCH = ["experiment=tune", *FEW, "train.epochs=1"]
-
-
-def test_tensorboard_shows_the_settings_of_a_sweep(run: Run) -> None:
-    own = own_experiment(
-        "hydra:\n  mode: MULTIRUN\n  sweep:\n    dir: depths\n"
-        "    subdir: ${model.depth}\n  sweeper:\n    params:\n      model.depth: 1,2\n",
-    )
-    quick = [*FEW[:3], "train.max_minutes=1e-9", "model.patch_size=16"]
-    run.succeeds("vit-train", *own, *quick)
-    shown = varied(Path("depths/2"))
-    assert {"model.depth", "model.patch_size"} <= shown and "model.num_heads" not in shown
 
 
 @pytest.mark.parametrize(
@@ -160,6 +142,8 @@ def test_a_job_of_a_sweep_is_repeated_by_its_command(
     again = read_json(Path("again/summary.json"))
     assert again["config"] == summary["config"] and again["test"] == summary["test"]
     assert again["config"]["model"]["depth"] == 2
+    shown = varied(Path("a sweep/depth_2"))  # in TensorBoard
+    assert {"model.depth", "model.embed_dim"} <= shown and "model.num_heads" not in shown
 
 
 JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]

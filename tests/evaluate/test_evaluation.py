@@ -60,7 +60,7 @@ PNG = "data:image/png;base64,cG5n"  # b"png"
 class Page(HTMLParser):
     """Collects tags and text; every tag that is opened must be closed."""
 
-    VOID = ("meta", "img", "br")
+    VOID = ("meta", "img", "br", "input")
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -260,17 +260,6 @@ def test_a_row_has_an_images_true_tags_and_those_that_reach_their_thresholds() -
     per_tag = [{"name": name, "threshold": 0.5} for name in ("a", "b", "c")]
     _, row = tag_rows(found, ["x.png"], per_tag)
     assert row == ["x.png", "a|c", "a|b", "0.952574", "0.880797", "0.047426"]
-
-
-def test_the_model_with_the_higher_map_wins_in_each_sample_of_images() -> None:
-    truth = np.random.default_rng(0).random((80, 3)) < 0.5
-    right, wrong = (Tagging.of(TagPredictions(truth, sign * (truth - 0.5))) for sign in (1, -1))
-    (pair,) = compare({"A": right, "B": wrong})
-    assert pair["difference"] == pytest.approx(wrong.map - right.map) and pair["images"] == 80
-    low, high = pair["interval_95"]
-    assert low < pair["difference"] < high < 0
-    assert "From A to B, mAP changes by -" in verdict(pair)
-    assert "a significant difference" in verdict(pair)
 
 
 @pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])

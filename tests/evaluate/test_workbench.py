@@ -4,7 +4,6 @@ import html
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from browser import CHROMIUM, dumped
 from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import ExifTags, Image
+from test_evaluation import Page
 
 from vit_train.config.data import FolderConfig
 from vit_train.data.decisions import read_decisions
@@ -36,24 +36,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-class Parts(HTMLParser):
-    """The tags of a page, and its text."""
-
-    def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(page.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
 def test_no_name_is_markup_and_nothing_is_loaded(page: Path) -> None:
-    parts = Parts(page)
+    parts = Page(page.read_text(encoding="utf-8"))
     tags = [tag for tag, _ in parts.tags]
     assert tags.count("script") == 1 and "i" not in tags and tags.count("b") == 2 * len(NAMES)
     paths = [attributes["data-path"] for _, attributes in parts.tags if "data-path" in attributes]
@@ -95,13 +79,13 @@ def test_a_page_has_the_first_photos_that_are_not_yet_decided(
         rows = "\n".join(["path,what", *(f"{number}.png,keep" for number in decided)])
         file.write_text(rows, encoding="utf-8")
         write_workbench(path, sections, ["a", "b"], config, "")
-        parts = Parts(path)
+        parts = Page(path.read_text(encoding="utf-8"))
         found = [str(each["data-path"]) for _, each in parts.tags if "data-path" in each]
         return [name.removesuffix(".png") for name in found], parts.words
 
     names, words = shown()
     assert names == ["0", "1", "2", "3", "4", "5", "6"]
-    assert "Pairs (2)" in words and "Single (5)\nThese are the first 3." in words
+    assert "Pairs (2)" in words and "Single (5) These are the first 3." in words
     assert "Decided earlier" not in words
     names, words = shown(0, 2, 3, 4)  # half of the first pair is decided
     assert names == ["0", "1", "5", "6", "7"] and "Pairs (1)" in words

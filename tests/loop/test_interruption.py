@@ -1,8 +1,8 @@
+import multiprocessing
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
+import pytest
 from conftest import posix
 
 from vit_train.run.train import SIGNALS, stop_on_signals
@@ -65,16 +65,21 @@ for happens, *what in (*asking, (hung_up,), (ignored,), (together,)):
 
 
 @posix
-def test_the_first_signal_requests_a_stop_and_the_second_forces_it() -> None:
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
+def test_the_first_signal_requests_a_stop_and_the_second_forces_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Whichever they are, and if both arrive at the same moment, too; but SIGHUP only asks."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM]  # of forking
-    done = subprocess.run(command, capture_output=True, text=True)
-    *asked, last = done.stdout.splitlines()
+    child = multiprocessing.get_context("fork").Process(target=exec, args=(PROGRAM, {}))
+    child.start()
+    child.join()
+    out, err = capfd.readouterr()
+    *asked, last = out.splitlines()
     ends = [f"ended by {int(each)}" for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)]
     closed = ["1", "ended by 0", "", "ended by 0"]
     assert (
         asked == ["2", ends[0], "15", ends[1], str(int(signal.SIGUSR2)), ends[2], *closed]
-        and done.stderr == ""
+        and err == ""
     )
     assert last in ends[:2]
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -128,7 +129,7 @@ def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(
         shown.append((models.index(model), val.loss, step))
 
     monkeypatch.setattr(Pictures, "show", show)
-    setup = SimpleNamespace(task=SimpleNamespace(columns=()))
+    setup = SimpleNamespace(task=SimpleNamespace(columns=()), model=None)
     pictures = Pictures(setup, Mock(), Path("pictures.png"))
     for epoch, minutes in ((1, 1), (2, 1), (3, 4), (4, 1)):
         now += 60 * minutes
@@ -310,19 +311,19 @@ class FakeTracker:
         return note
 
 
-@pytest.mark.parametrize("name", ["trackio", "wandb", "mlflow"])
 def test_a_tracker_gets_each_point_once_though_the_run_stops(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = FakeTracker(name)
-    settings = [*SMALL, f"trackers=[{name}]", "hydra.run.dir=some/run"]
-    run.fails(f"needs a package: pip install {name}", "vit-train", *settings)
+    fakes = {name: FakeTracker(name) for name in ("trackio", "wandb", "mlflow")}
+    settings = [*SMALL, f"trackers=[{','.join(fakes)}]", "hydra.run.dir=some/run"]
+    for name, fake in fakes.items():
+        run.fails(f"pip install {name}", "vit-train", *settings, f"trackers=[{name}]")
+        monkeypatch.setitem(sys.modules, name, fake)
     assert not Path("some/run").exists()
-    monkeypatch.setitem(sys.modules, name, fake)
     run.succeeds("vit-train", *settings, "train.max_minutes=1e-9")
     run.succeeds("vit-train", "resume=some/run", "train.max_minutes=null")
     curves = EventAccumulator("some/run").Reload()
-    for tag in ("loss/train", "acc/val", "test/acc"):
+    for fake, tag in product(fakes.values(), ("loss/train", "acc/val", "test/acc")):
         points = {
             named.get("step", values[-1]): values[0][tag]
             for call, values, named in fake.calls
@@ -332,12 +333,15 @@ def test_a_tracker_gets_each_point_once_though_the_run_stops(
         assert list(points.values()) == pytest.approx([each.value for each in shown])
         if tag != "test/acc":  # which TensorBoard shows as a hyperparameter's metric, at step 0
             assert list(points) == [each.step for each in shown]
-    assert [call for call, *_ in fake.calls if call in ("start", "end")] == ["start", "end"] * 2
+    for fake in fakes.values():
+        ends = [call for call, *_ in fake.calls if call in ("start", "end")]
+        assert ends == ["start", "end"] * 2
     run.succeeds(
         "vit-train", *settings[:-1], "hydra.run.dir=again/some/run", "train.max_minutes=1e-9"
     )
-    first, resumed, another = fake.records
-    assert first == resumed != another  # though the folders have the same names
+    for fake in fakes.values():
+        first, resumed, another = fake.records
+        assert first == resumed != another  # though the folders have the same names
 
 
 def test_a_package_that_a_tracker_lacks_is_named(

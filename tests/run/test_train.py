@@ -205,15 +205,18 @@ def test_training_in_python_is_as_the_package_says(
             vit_train.train(replace(config, **change), f"outputs/{folder}")
 
 
+AUTO = ["model=cnn", "train.batch_size=32"]
+
+
 @pytest.mark.parametrize(
-    "settings, used",
+    ("settings", "used", "best", "speedup"),
     [
-        (["precision=fp32", *SMALL_MODEL], "fp32"),
-        (["precision=bf16", *SMALL_MODEL], "bf16"),
-        (["model=cnn", "train.batch_size=32"], None),
+        (["precision=fp32", *SMALL_MODEL], "fp32", "bf16", 1.9),
+        (["precision=bf16", *SMALL_MODEL], "bf16", "fp32", 0.52),
+        (AUTO, None, "bf16", 1.9),
+        (AUTO, None, "fp32", 0.52),
     ],
 )
-@pytest.mark.parametrize("best, speedup", [("bf16", 1.9), ("fp32", 0.52)])
 def test_the_precision_is_as_set_or_the_fastest_and_the_speedup_is_noted(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,

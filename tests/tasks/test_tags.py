@@ -69,6 +69,7 @@ def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> 
     (pair,) = compare({"A": Tagging.of(one), "B": Tagging.of(worse)})
     assert pair["interval_95"] == pytest.approx(np.quantile(differences, (0.025, 0.975)), abs=0.02)
     assert pair["difference"] == worse.mean_average_precision - one.mean_average_precision < 0
+    assert "From A to B, mAP changes by -" in verdict(pair) and pair["images"] == 200
     assert "a significant difference" in verdict(pair)
     (same,) = compare({"A": Tagging.of(one), "B": Tagging.of(one)})
     assert same["interval_95"] == [0, 0] and "may be due to chance" in verdict(same)

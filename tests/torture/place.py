@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torture.children import Outcome, ended, start
 
-STATUSES = (0, 1, 2, 130, 143)
+STATUSES = (0, 1, 2, 3, 130, 143)
 LONGEST_MESSAGE, MOST_LINES = 3000, 40
 
 
@@ -65,11 +65,11 @@ def symptom_of(outcome: Outcome) -> str:
         return culprit(said)
     if outcome.status not in STATUSES:
         return f"status {outcome.status}"
-    if outcome.status == 1 and f"{outcome.command}: " not in outcome.err:
-        return "status 1 and no message"
-    if outcome.status == 1 and (len(last) > LONGEST_MESSAGE or last.count("\n") > MOST_LINES):
+    if outcome.status in (1, 2) and f"{outcome.command}: " not in outcome.err:
+        return "no message"
+    if outcome.status in (1, 2) and (len(last) > LONGEST_MESSAGE or last.count("\n") > MOST_LINES):
         return "a long message"
-    return "status 2 and no usage" if outcome.status == 2 and "usage:" not in said else ""
+    return ""
 
 
 def culprit(text: str) -> str:
