@@ -107,7 +107,9 @@ def accuracies(evaluated: Sequence[Evaluated]) -> str:
         precisions.append(f"{percent(result.acc)} % in {each.content['precision']}")
         predictions.append(result.predictions.predicted)
     first, *others = predictions
-    differing = [f"; {(first != other).sum()} predictions differ" for other in others]
+    differing = [
+        f"; {(first != other).sum()} predictions differ between the two" for other in others
+    ]
     return ", ".join(precisions) + "".join(differing)
 
 

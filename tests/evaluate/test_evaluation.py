@@ -271,7 +271,7 @@ def test_with_many_images_the_page_names_the_side_on_which_confidence_errs(
     words = words_of(result_of(labels, predicted, sure), 20.0)
     assert f"Not without calibration: predictions are correct {verdict} often than their" in words
     assert ("It is too sure: its" in words) == (verdict == "less")
-    assert ("the correction does not help." in words) == (verdict == "more")
+    assert ("calibration does not help." in words) == (verdict == "more")
     assert "much of this figure may be chance" not in words
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure

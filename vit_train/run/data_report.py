@@ -48,8 +48,8 @@ FAULT_COLUMNS = (
 )
 
 ABOUT_BROKEN = (
-    "  vit-train refuses these: repair or remove them, leave them out by data.decisions, or set "
-    "data.on_error=skip"
+    "  vit-train refuses these: repair or remove them, leave them out (by a line "
+    "PATH,leave out,, in data.decisions=FILE), or set data.on_error=skip"
 )
 # How far the page of the copies can be trusted: see docs/data.md.
 ABOUT_COPIES = (
