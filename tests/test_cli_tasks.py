@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from vit_train.config.tasks import ClassifyConfig
 from vit_train.config.training import AdamWConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.data.splits import make_splits
+from vit_train.model.cnn import FastCnn
+from vit_train.run import start
 from vit_train.tasks import count_flops
 from vit_train.trained.checkpoint import Checkpoint
 
@@ -237,6 +240,18 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     run.succeeds("vit-predict", "ckpt=student", "images=photo.png")
     weights = Checkpoint.load(Path("student/checkpoints/last.safetensors")).model
     assert weights.keys() == vit_train.load("student")[0].state_dict().keys()
+
+
+def test_a_fast_cnn_is_whitened_by_images_of_every_class(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, level in (("dark", 0), ("light", 160)):
+        write_images("photos", [f"{name}/{number}.png" for number in range(20)], (level,) * 3)
+    monkeypatch.setattr(start, "WHITENED_IMAGES", 10)
+    monkeypatch.setattr(FastCnn, "whiten", whiten := Mock())
+    photos = ["data=folder", "data.root=photos", "data.image_size=16"]
+    run.succeeds("vit-train", *photos, "model=fast_cnn", "train.max_minutes=1e-9")
+    assert (whiten.call_args.args[0].mean((1, 2, 3)) > 0).sum() == 5
 
 
 def test_the_arithmetic_of_a_taught_run_includes_the_teachers(run: Run) -> None:

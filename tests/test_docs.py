@@ -86,9 +86,8 @@ def our_commands(page: Path) -> list[list[str]]:
 @cache
 def composed(command: str, chosen: tuple[str, ...]) -> DictConfig:
     """The config of these choices, which many commands share, and which takes longest."""
-    name = command.replace("vit-train", "train")
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        return compose(name, list(chosen))
+        return compose(command.replace("vit-train", "train"), list(chosen))
 
 
 def check_settings(command: str, settings: Sequence[str]) -> None:
@@ -249,9 +248,8 @@ def test_every_link_anchor_picture_and_file_exists(page: Path) -> None:
 
 def test_the_map_names_every_module() -> None:
     text = text_of(ROOT / "docs/architecture.md")
-    modules = Counter(path.name for path in (ROOT / "vit_train").rglob("*.py"))
-    del modules["__init__.py"]
-    for name, count in modules.items():
+    paths = [path.name for path in (ROOT / "vit_train").rglob("*.py")]
+    for name, count in Counter(paths).items() - {("__init__.py", paths.count("__init__.py"))}:
         assert len(re.findall(rf"(?<!\w){re.escape(name)}", text)) >= count, name
 
 

@@ -20,7 +20,6 @@ CONV = ViTConfig(stem="conv", embed_dim=8)
 
 
 def test_it_is_two_convolutions_with_pooling() -> None:
-    torch.manual_seed(0)
     stem = ConvStem(CONV, 3).double()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     x = images
@@ -35,7 +34,6 @@ def test_it_is_two_convolutions_with_pooling() -> None:
 
 
 def test_normed_patches_have_a_norm_before_and_after_their_map() -> None:
-    torch.manual_seed(0)
     embed = PatchEmbed(ViTConfig(stem="normed_patches", embed_dim=8), 3).double()
     for parameter in embed.parameters():
         torch.nn.init.normal_(parameter)
@@ -46,7 +44,6 @@ def test_normed_patches_have_a_norm_before_and_after_their_map() -> None:
 
 
 def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
-    torch.manual_seed(0)
     embed = PatchEmbed(ViTConfig(embed_dim=10, num_heads=2, patch_overlap=1), 3).double()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     windows = F.unfold(images, 6, stride=4, padding=1).mT  # (B,N,C·6·6)
@@ -80,7 +77,6 @@ def test_the_image_is_halved_where_the_width_grows() -> None:
 @pytest.mark.parametrize("config", [CnnConfig(widths=[4, 8]), ResNetConfig(widths=[4, 8])], ids=str)
 def test_the_gradients_of_few_channels_are_those_of_float64(config: ModelConfig) -> None:
     """They were not, and the process often crashed, for a 1×1 convolution with a stride."""
-    torch.manual_seed(0)
     model = build(config, (3, 32, 32), 10).eval()
     torch.nn.init.normal_(model.head.weight)
     precise = copy.deepcopy(model).double()
@@ -92,7 +88,6 @@ def test_the_gradients_of_few_channels_are_those_of_float64(config: ModelConfig)
 
 
 def test_the_fast_cnn_is_convolutions_of_whitened_patches() -> None:
-    torch.manual_seed(0)
     model = build(FastCnnConfig(widths=[40]), (3, 9, 9), 10).double()
     images = torch.randn(50, 3, 9, 9, dtype=torch.float64).cumsum(3)
     model.whiten(images)

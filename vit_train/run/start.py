@@ -24,6 +24,7 @@ from vit_train.config.run import TrainConfig, with_settings
 from vit_train.config.tasks import DistillConfig, LabelsConfig
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.data.dataset import DataFacts, ImageSet, load_dataset
+from vit_train.data.splits import sample
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import is_uneven
 from vit_train.loop.objective import TrainLoader
@@ -48,7 +49,7 @@ if TYPE_CHECKING:  # rarely needed
     from vit_train.trained.model import Trained
 
 # Enough images for the covariance of small patches.
-WHITENED_IMAGES = 5000
+WHITENED_IMAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def resolve(
     del dataset  # the splits hold copies
     model = model.to(device)  # first, because the images take the rest of a GPU's memory
     if isinstance(model, FastCnn):
-        model.whiten(data.normalize(data.train.images[:WHITENED_IMAGES].to(device)))
+        model.whiten(data.normalize(sample(data.train, WHITENED_IMAGES).images.to(device)))
     image_batches = training_batches(config, data, processes)
     task = task.for_training(
         data.train.labels.to(device),
