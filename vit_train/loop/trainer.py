@@ -257,10 +257,12 @@ class Trainer:
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch, counted from 0, to the model's modules that have a `set_epoch` method.
 
-        Such a method returns True if the shapes of the module's outputs change.
+        Such a method returns False if the module stays the same; otherwise, a new CUDA graph is
+        captured.
         """
         modules: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_epoch")]
-        if any([module.set_epoch(epoch) for module in modules]):  # a list: all must be called
+        # A list: all must be called.
+        if any([module.set_epoch(epoch) is not False for module in modules]):
             self.graphed_step.restart()
 
     def step_scalars(self) -> Tensor:
