@@ -87,7 +87,7 @@ def test_packing_keeps_the_predictions_and_forgets_the_machine(
     card = " ".join((box / "mine.md").read_text(encoding="utf-8").split())
     accuracy = 100 * summary["test"]["final"]["acc"]
     assert f"**Test accuracy** {accuracy:.2f} %" in card and "computed in bf16" in card
-    in_both = r"\d+\.\d\d % in fp32, \d+\.\d\d % in bf16; \d+ predictions differ\."
+    in_both = r"\d+\.\d\d % in fp32, \d+\.\d\d % in bf16; \d+ predictions differ between the two\."
     assert re.search(f"stored in half precision: {in_both}", card)
     run.succeeds("vit-eval", "ckpt=builtin:mine")
     page = Path("outputs/builtin-mine/eval-test/report.html").read_text(encoding="utf-8")
