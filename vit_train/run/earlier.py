@@ -253,9 +253,9 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     trainer.batch = state.batch
     trainer.images_seen = state.images_seen
     trainer.nonfinite.read_until = trainer.step
-    if not trainer.processes.is_main:  # their random states are not saved: draw new numbers
-        torch.manual_seed(torch.initial_seed() + trainer.step)
-    else:
+    if trainer.processes.is_main:
         torch.set_rng_state(state.random.torch.byte())  # of bytes: a forged file may hold others
         if state.random.cuda and trainer.precision.device.type == "cuda":
             torch.cuda.set_rng_state(state.random.cuda[0].byte())
+    else:  # the states of other processes are not saved: draw new numbers
+        torch.manual_seed(torch.initial_seed() + trainer.step)

@@ -89,9 +89,8 @@ def seconds_per_step(trainer: Trainer, budget: float) -> float:
     began = math.inf
     for draws in chain.from_iterable(map(trainer.train_loader.draws, count())):
         trainer.train_on(draws)
-        if (
-            trainer.step % min(WAIT_EVERY, trainer.steps_per_epoch) == 0
-        ):  # else the CPU runs hundreds of steps ahead of a GPU
+        # Else the CPU runs hundreds of steps ahead of a GPU, or flags of an epoch are overwritten.
+        if trainer.step % min(WAIT_EVERY, trainer.steps_per_epoch) == 0:
             trainer.read(trainer.log_averages)
         if trainer.step == MEASURED_FROM:
             trainer.read(trainer.epoch_averages)  # wait for the device
