@@ -13,6 +13,7 @@ import yaml
 from conftest import SMALL, Run, SmallRun, Started
 from omegaconf import DictConfig, OmegaConf
 
+from vit_train.base.reading import read_json
 from vit_train.commands.command import described
 from vit_train.config import tools as after
 from vit_train.config.data import FolderConfig, ShapesConfig, TableConfig
@@ -395,6 +396,12 @@ def test_a_checkpoint_outside_a_run_is_not_resumed(run: Run, small_run: SmallRun
     run.fails(f"init_from={copy}", "vit-train", f"resume={copy}")
     left = sorted(path.name for path in Path("mine").rglob("*"))
     assert left == ["copy.safetensors", "metrics.csv", "models"]
+
+
+def test_a_results_file_contains_the_command(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "my runs/one")
+    run.succeeds("vit-eval", "ckpt=my runs/one")
+    assert "my runs/one" in read_json(Path("my runs/one/eval-test/results.json"))["command"]
 
 
 @pytest.mark.parametrize(

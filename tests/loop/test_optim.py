@@ -99,7 +99,6 @@ def test_wsd_is_constant_and_decays_in_the_last_fifth() -> None:
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_sgd_is_that_of_pytorch(momentum: float) -> None:
-    torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
     (sgd,) = make_sgd(ours, SgdConfig(lr=0.1, weight_decay=0.2, momentum=momentum))
@@ -262,7 +261,6 @@ def test_each_matrix_takes_the_steps_of_pytorchs_muon(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_steps_are_nearly_orthogonal(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     matrices = torch.randn(5, 16, 40, dtype=torch.float64)
     orthogonal = newton_schulz(matrices, dtype)
     values = torch.linalg.svdvals(orthogonal)

@@ -23,7 +23,6 @@ def test_a_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d(dim: int
 
 
 def test_post_ln_is_that_of_torch_transformer_encoder_layer() -> None:
-    torch.manual_seed(0)
     ours = Block(ViTConfig(embed_dim=24, num_heads=4, pre_norm=False)).double().eval()
     theirs = nn.TransformerEncoderLayer(
         24, 4, 96, 0.0, "gelu", batch_first=True, norm_first=False, dtype=torch.float64
@@ -39,7 +38,6 @@ def test_post_ln_is_that_of_torch_transformer_encoder_layer() -> None:
 @pytest.mark.parametrize("registers", [0, 2])
 @pytest.mark.parametrize("head", ["token", "token_mlp", "gap", "gap_norm"])
 def test_each_head_reads_its_own_tokens(head: str, registers: int) -> None:
-    torch.manual_seed(0)
     images = torch.randn(2, 3, 16, 16)
     config = ViTConfig(
         embed_dim=16, depth=2, num_heads=2, head=head, registers=registers, init="torch"
@@ -74,7 +72,6 @@ def test_dropout_acts_where_the_config_puts_it(field: str, monkeypatch: pytest.M
 
 
 def test_a_post_ln_encoder_can_end_with_its_last_block() -> None:
-    torch.manual_seed(0)
     config = ViTConfig(
         embed_dim=16, depth=2, num_heads=2, pre_norm=False, final_norm=False, init="torch"
     )

@@ -162,7 +162,6 @@ def test_a_models_layer_norms_have_the_eps_of_its_config(kernels):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_drop_path_drops_whole_samples_and_scales_up_the_others(rate):
-    torch.manual_seed(0)
     x = drawer(9)(500, 3, 4)
     y = DropPath(rate)(x)
     dropped = (y == 0).all(dim=(1, 2))
@@ -187,7 +186,6 @@ def test_drop_path_is_the_identity_in_evaluation_and_at_rate_zero(rate, training
 
 
 def test_patch_dropout_keeps_as_many_patches_of_each_image_and_none_more_often():
-    torch.manual_seed(0)
     drop, patches = PatchDropout(0.25, epochs=2), torch.zeros(4000, 8, 3)
     kept = drop(patches)
     assert kept.shape == (4000, 6) and all(len(set(row)) == 6 for row in kept.tolist())

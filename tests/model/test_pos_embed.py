@@ -92,7 +92,6 @@ def test_relative_attention_adds_its_keys_to_those_of_the_contents(
     kernels: str, num_queries: int | None
 ) -> None:
     """softmax(qᵢ·(kⱼ + rᵢ₋ⱼ)/√Dh), and no r where either of the two is the class token."""
-    torch.manual_seed(0)
     relative = RelativeKeys((3, 3), 6, 1)
     nn.init.normal_(relative.weight)
     attention = Attention(ViTConfig(embed_dim=12, num_heads=2, kernels=kernels), relative).double()
