@@ -60,7 +60,6 @@ def test_crops_are_distributed_as_torchvisions(share: tuple[float, float]) -> No
 
 def test_crops_and_erased_rectangles_are_as_long_as_torchvisions() -> None:
     """With the aspect ratios that torchvision has by default."""
-    torch.manual_seed(0)
     image, count = torch.zeros(3, SIZE, SIZE), 1000
     crop, erase = RandomResizedCrop(SIZE), RandomErasing(scale=(0.02, 0.33))
     crops = [crop.get_params(image, [0.2, 1.0], crop.ratio)[2:] for _ in range(count)]

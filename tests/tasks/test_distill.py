@@ -1,6 +1,7 @@
 """The losses of distillation, compared with their formulas in float64."""
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from vit_train.config.tasks import DistillConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.model.build import build
-from vit_train.tasks.classify import Distill, Teacher, mismatch
+from vit_train.tasks.classify import Distill, Teacher, mismatch, on_grid
 
 SAME = Statistics((0.0,) * 3, (1.0,) * 3)
 
@@ -132,7 +133,6 @@ def test_a_hint_compares_the_patches_that_the_student_keeps_with_the_same_places
     "config", [ViTConfig(depth=4), CnnConfig(), ResNetConfig(), FastCnnConfig()]
 )
 def test_every_model_gives_hints_beside_the_same_logits(config: ModelConfig) -> None:
-    torch.manual_seed(0)
     model = build(config, (3, 32, 32), 5).eval()
     teacher, images = Teacher(model, Normalize(SAME), Normalize(SAME)), torch.randn(2, 3, 32, 32)
     logits, features = teacher.forward(images, return_features=True)
@@ -143,3 +143,14 @@ def test_every_model_gives_hints_beside_the_same_logits(config: ModelConfig) -> 
         for each, last in zip(features, (2, 3, 4), strict=True):  # of four blocks, row by row
             tokens, _ = model.encode(model.tokens(images), blocks=slice(last))
             torch.testing.assert_close(each[:, :, 1, 3], tokens[:, 1 + 8 + 3])
+
+
+def test_the_hint_for_a_patch_is_about_the_pixels_of_that_patch() -> None:
+    model = build(FastCnnConfig(widths=[16, 16, 16]), (3, 32, 32), 5).eval()
+    images = torch.randn(16, 3, 32, 32, requires_grad=True)
+    for each, patch in product(model(images, return_features=True)[1], range(1, 6)):
+        hint = on_grid(each, (8, 8))[:, 9 * patch]
+        (gradient,) = torch.autograd.grad(hint.square().sum(), images, retain_graph=True)
+        columns = gradient.abs().sum((0, 1, 2))
+        center = (columns * (torch.arange(32) + 0.5)).sum() / columns.sum()
+        assert center.item() == pytest.approx(4 * (patch + 0.5), abs=2)

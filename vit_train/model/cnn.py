@@ -183,6 +183,14 @@ class FastCnn(Cnn):
         weights = torch.cat((components, -components))
         self.whitening.weight.copy_(weights.view_as(self.whitening.weight))
 
+    def forward(self, images: Tensor, return_features: bool = False) -> Any:
+        found = super().forward(images, return_features)
+        if not return_features:
+            return found
+        logits, features = found
+        # The poolings leave out the right and bottom edges; a hint needs maps of the whole image.
+        return logits, [F.pad(each, (0, 1, 0, 1), mode="replicate") for each in features]
+
     def thirds(self, images: Tensor) -> list[Tensor]:
         return in_thirds(self.blocks, F.gelu(self.whitening(images)))
 
