@@ -46,8 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # its hints another 40.
 # Nodes are counted instead of statements now, because packing statements does not change them.
 MOST = {
-    "syntax nodes in vit_train": 102_690,
-    "statements in tests": 12_955,
+    "syntax nodes in vit_train": 102_360,
+    "statements in tests": 12_991,
     "files": 118,
     "rooms": 14,
     "floors": 9,

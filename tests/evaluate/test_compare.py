@@ -135,12 +135,16 @@ def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() ->
 def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
     runs = [summary(0.5)]
     for seed, folder, epochs in ((0, "a", 30), (1, "b", 30), (0, "c", 10)):
-        before = [{"run": "first", "epochs": 5}, {"run": folder, "epochs": epochs}]
+        before = [
+            {"run": run, "epochs": before, "recipe": "r"}
+            for run, before in (("first", 5), (folder, epochs))
+        ]
         runs.append(summary(0.5, seed, {"config.extend": folder}, extends=before))
     groups = group_runs(runs)
-    assert [group.settings["extend"] for group in groups] == ["10 epochs", "30 epochs", "null"]
+    said = [group.settings["extend"] for group in groups]
+    assert said == ["10 epochs of r", "30 epochs of r", "null"]
     assert sizes(*runs) == [1, 2, 1]
-    runs[1]["extends"][-1]["recipe"] = "3fa1b2c3"  # that the other one had is not known
+    runs[1]["extends"][-1]["recipe"] = "3fa1b2c3"
     assert sizes(*runs) == [1, 1, 1, 1]
 
 
@@ -336,7 +340,10 @@ def test_each_column_has_what_its_title_names() -> None:
         for name, acc in (("final", final), ("best", best)):
             changes |= {f"test.{name}.acc": acc}
             changes |= {f"test.{name}.acc_interval_95": [acc - 0.02, acc + 0.03]}
-        rows = [{"train_acc": 0.11}, {"train_acc": train}]
+        rows = [
+            {"train_acc": acc, "images_seen": images, "images_per_s": 25.0}
+            for acc, images in ((0.11, 1500), (train, 3000))
+        ]
         return summary(0.0, seed, changes, curve=rows, seconds=60.0 + 120 * seed, **more)
 
     cpu, gpu = {"gpu": None, "cpu": "EPYC", "threads": 2}, {"gpu": "H100", "threads": 16}
@@ -347,7 +354,8 @@ def test_each_column_has_what_its_title_names() -> None:
         "95 % interval": "62.00 to 67.00", "test accuracy, best epoch (%)": "73.00",
         "validation accuracy, best epoch (%)": "82.00",
         "training accuracy, last epoch (%)": "91.00",
-        "images seen": "3,000", "minutes": "1.0", "cores": "2", "commit": "0123456+changes",
+        "images seen": "3,000", "minutes": "1.0", "minutes in steps": "2.0",
+        "cores": "2", "commit": "0123456+changes",
         "machine": "EPYC",
     }  # fmt: skip
     other = run_of(1, 0.93, 0.86, 0.79, 0.72, commit="abcdefghij", machine=cpu | gpu)

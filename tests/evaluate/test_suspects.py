@@ -26,7 +26,7 @@ def test_flipped_labels_are_ranked_as_in_the_paper() -> None:
         if confident and max(confident)[0] > p[label]:
             expected.append((p[label] - max(confident)[0], image, max(confident)[1]))
     order, suggested = rank(labels, chances)
-    assert order.tolist() == [image for _, image, _ in sorted(expected)]
+    assert order == [image for _, image, _ in sorted(expected)]
     assert [suggested[each] for each in order] == [other for *_, other in sorted(expected)]
     flipped = [each for each in order if each < 20]
     assert len(flipped) >= 10 and len(order) < 20

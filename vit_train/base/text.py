@@ -42,7 +42,7 @@ def file_name(text: str) -> str:
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
     """Return rows as CSV text, with a ' before cells that a spreadsheet would run as formulas."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([plain_cell(cell) for cell in row] for row in rows)
+    csv.writer(text).writerows(map(plain_cell, row) for row in rows)
     return text.getvalue()
 
 

@@ -22,7 +22,6 @@ from vit_train.config.run import (
     as_saved,
     declared,
     declared_by,
-    default_settings,
     from_checkpoint,
     keys_of,
     may_change,
@@ -56,7 +55,7 @@ def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, Tr
     code = registered_code()
     for folder in folders:
         with suppress(ValueError):  # damaged, of another version, or of another model
-            begun = values(from_checkpoint(requested_settings(folder)))
+            begun = values(from_checkpoint(read_settings(folder / REQUESTED)))
             differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
             if saved_code(folder) in ({}, code) and all(
                 known.get(key, {}).get("alters") == "nothing" for key in differing
@@ -75,7 +74,7 @@ def rerun_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """
     if composed.config is not None:
         path = run_at(Path(composed.config))
-        settings = requested_settings(path) if path.is_dir() else read_settings(path)
+        settings = read_settings(path / REQUESTED if path.is_dir() else path)
         return changed("config", settings | {"resume": None}, composed, overrides)
     if composed.fork is not None:
         folder, named = resumed_run(composed.fork, "fork")
@@ -107,7 +106,7 @@ def changed(
     or names an `experiment`, which would replace the settings.
     """
     OmegaConf.resolve(composed)
-    own = dict(flatten(as_saved(stored)))
+    own = dict(flatten(stored))
     same = [key for key in CHOSEN_BY_NAME if f"{key}={own.get(f'{key}.name')}" in overrides]
     keys = [key for key in keys_of(overrides) if key not in (argument, *same)]
     if "experiment" in keys and argument != "resume":
@@ -118,10 +117,11 @@ def changed(
     if "data.file" in keys and own.get("data.root") == folder_of(str(own.get("data.file"))):
         settings.data.root = ""  # a table's folder, which is now that of the new file
     known = declared()
-    for key in (key for key in keys if may_change(key, argument, known)):
-        # The choices of a group have settings of their own, which are not merged.
-        value = OmegaConf.select(composed, key)
-        OmegaConf.update(settings, key, value, merge=key not in CHOSEN_BY_NAME)
+    for key in keys:
+        if may_change(key, argument, known):
+            # The choices of a group have settings of their own, which are not merged.
+            value = OmegaConf.select(composed, key)
+            OmegaConf.update(settings, key, value, merge=key not in CHOSEN_BY_NAME)
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
 
 
@@ -156,12 +156,11 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]
     data.max_pixels exceeds the default, and the command line does not set data.max_pixels. `keys`
     are the settings on the command line.
     """
-    usual = default_settings(stored)["data"]
+    usual: Any = schema_of(stored).data
     data = settings.data
-    known: Any = OmegaConf.merge(schema_of(stored), {"data": data}).data
+    known: Any = OmegaConf.merge(usual, data)
     limit = known.get("max_pixels", 0)
-    most = usual.get("max_pixels", 0)
-    if "data.max_pixels" not in keys and limit > most:
+    if "data.max_pixels" not in keys and limit > usual.get("max_pixels", 0):
         raise ValueError(
             f"this run reads images of up to {limit:,} pixels, more than the default limit: if "
             f"you trust the images, add data={data.name} data.max_pixels={limit}"
@@ -169,15 +168,6 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]
     data.download = False
     if "urls" in usual:
         data.urls = preset_urls(data.name)
-
-
-def requested_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings with which a run was started; raise ValueError if they cannot be read.
-
-    For a run of an earlier version, which did not store them, return those that it used.
-    """
-    path = folder / REQUESTED
-    return read_settings(path) if path.is_file() else as_saved(read_settings(folder / CONFIG))
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
@@ -189,8 +179,8 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     if checkpoint is not None and not path.is_file():
         from vit_train.trained.checkpoint import Checkpoint
 
-        return as_saved(without_retired(Checkpoint.load(checkpoint).config))
-    return as_saved(read_settings(path))
+        return without_retired(Checkpoint.load(checkpoint).config)
+    return read_settings(path)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -202,10 +192,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         if path.suffix == ".json":
             summary = typed(dict[str, Any], read_json(path), "it")
             require_config(summary.get("config"), "its config")
-            settings = without_retired(summary["config"])
             # Early summaries keep the setting auto, and note beside it which precision was used.
-            used = summary.get("precision", settings.get("precision"))
-            return as_saved(settings | {"precision": used})
+            used = without_retired(summary["config"]) | {"precision": summary["precision"]}
+            return as_saved(used)
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")
         return without_retired(stored)

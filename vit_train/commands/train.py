@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,12 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
         refuse(f"{' and '.join(used)} cannot be combined: use only one of them")
     if composed.resume is not None:
         return resume(composed, settings)
-    config = requested(composed, settings.overrides.task)
+    if used:
+        from vit_train.commands.rerun import rerun_config  # rarely needed
+
+        config = rerun_config(composed, settings.overrides.task)
+    else:
+        config = to_config(composed, TrainConfig)
     if found := already_begun(folder, config, settings):
         return continue_run(found[0], None, found[1], settings)
     searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
@@ -94,15 +99,6 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
         from vit_train.run.train import train_in
 
         return train_in(path, config, launch_of(settings))
-
-
-def requested(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings of a new run, which may start from those of an earlier run."""
-    if all(composed[key] is None for key in CONTINUED):
-        return to_config(composed, TrainConfig)
-    from vit_train.commands.rerun import rerun_config  # rarely needed
-
-    return rerun_config(composed, overrides)
 
 
 def already_begun(
@@ -173,8 +169,8 @@ def continue_run(
             f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "
             f"more epochs in a new folder, use extend={for_shell(folder)} train.epochs=N"
         )
-        best = None if checkpoint is None else Checkpoint.load(checkpoint).best
-        return Outcome(folder, None if best is None else best.score)
+        best = Checkpoint.load(checkpoint).best if checkpoint else None
+        return Outcome(folder, best.score if best else None)
 
 
 def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> str:
@@ -230,9 +226,9 @@ def single_run(flags: argparse.Namespace) -> DictConfig | None:
     """
     used = {flag for flag, value in vars(flags).items() if value}
     typed = OverridesParser.create().parse_overrides(flags.overrides)
-    own = [each.key_or_group for each in typed if each.key_or_group.startswith("hydra")]
+    used |= {each.key_or_group for each in typed if each.key_or_group.startswith("hydra")}
     is_sweep = AUTO in flags.overrides or any(each.is_sweep_override() for each in typed)
-    if is_sweep or not used <= COMPOSED or not {*own} <= COMPOSED:
+    if is_sweep or not used <= COMPOSED:
         return None
     config = composed("train", flags, hydra=True)
     job = config.hydra.job

@@ -3,6 +3,7 @@
 To add a model, write a config class that names what it builds, and add a line to MODEL_CONFIGS.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -333,6 +334,15 @@ def differences(source: ViTConfig, target: ViTConfig) -> dict[str, Any]:
 def as_arguments(settings: dict[str, Any]) -> str:
     """Return settings as on the command line, such as "model.depth=4 model.head=gap"."""
     return " ".join(f"{key}={as_word(value)}" for key, value in settings.items())
+
+
+def unsupported(config: ViTConfig, supported: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """Return the settings, such as "model.qk_norm=True", that have none of the supported values."""
+    return [
+        f"model.{name}={getattr(config, name)}"
+        for name, values in supported.items()
+        if getattr(config, name) not in values
+    ]
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:

@@ -267,8 +267,10 @@ def to_config(config: DictConfig, kind: type[Config]) -> Config:
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
         known = declared(kind)
-        texts = (known[key].get("help", f"Choose it with {key}=NAME.") for key in missing)
-        lines = (f"{key}= is missing. {text}" for key, text in zip(missing, texts, strict=True))
+        lines = (
+            f"{key}= is missing. {known[key].get('help', f'Choose it with {key}=NAME.')}"
+            for key in missing
+        )
         raise UsageError("\n".join(lines))
     try:
         result = OmegaConf.to_object(config)
@@ -326,7 +328,7 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
     schema = schema_of(stored, needed)
     config = without_retired(stored)
     for group in CHOSEN_BY_NAME.keys() - needed:
-        if group in stored and stored[group].get("name") not in CHOSEN_BY_NAME[group]:
+        if choice_of(stored, group) not in CHOSEN_BY_NAME[group]:
             known = schema[group].keys()
             config[group] = {key: value for key, value in stored[group].items() if key in known}
     return to_config(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
@@ -372,7 +374,7 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
 def values(config: TrainConfig) -> dict[str, Any]:
     """Return the values of all settings by their keys, such as "model.depth"."""
     return {
-        f"{name}.{key}" if isinstance(part, Settings) else name: value
+        f"{name}.{key}".removesuffix("."): value
         for name, part in vars(config).items()
         for key, value in (vars(part) if isinstance(part, Settings) else {"": part}).items()
     }
@@ -381,14 +383,15 @@ def values(config: TrainConfig) -> dict[str, Any]:
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
     """Replace null in a run's settings by the settings' values of `otherwise` (see `setting`)."""
     saved = dict(settings)
-    kinds: dict[str, Any] = {"train": LoopConfig}
-    for group, classes in CHOSEN_BY_NAME.items():
-        kinds[group] = classes.get(choice_of(settings, group), Settings)
-    for group, kind in kinds.items():
-        if isinstance(settings.get(group), dict):
+    # The settings of the loop have no name, because there is only one choice.
+    for group, classes in {**CHOSEN_BY_NAME, "train": {"": LoopConfig}}.items():
+        if isinstance(part := settings.get(group), dict):
+            kind = classes.get(choice_of(settings, group), Settings)
             otherwise = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
-            left_open = {name for name, value in settings[group].items() if value is None}
-            saved[group] = settings[group] | {name: otherwise.get(name) for name in left_open}
+            saved[group] = {
+                name: otherwise.get(name) if value is None else value
+                for name, value in part.items()
+            }
     return saved
 
 

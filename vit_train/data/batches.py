@@ -58,17 +58,16 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     """
     if device.type == images.device.type:  # images on disk count as images in main memory
         return images
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        # memory that an earlier run in this process has freed; PyTorch reuses it
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if images.nbytes > GPU_SHARE * free:
-            logger.warning(
-                f"the images for {purpose} take {gigabytes(images.nbytes)}, more than "
-                f"{GPU_SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in "
-                "main memory, and each batch is copied to the GPU"
-            )
-            return images
+    free, _ = torch.cuda.mem_get_info(device)
+    # memory that an earlier run in this process has freed; PyTorch reuses it
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if images.nbytes > GPU_SHARE * free:
+        logger.warning(
+            f"the images for {purpose} take {gigabytes(images.nbytes)}, more than "
+            f"{GPU_SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in "
+            "main memory, and each batch is copied to the GPU"
+        )
+        return images
     return images.to(device)
 
 

@@ -98,9 +98,11 @@ def without_repeats(
     """
     first: dict[Path, int] = {}
     kept: dict[tuple[Path, str], int] = {}
+    repeated = []
     for number, (row, file) in enumerate(zip(rows, files, strict=True)):
         other = first.setdefault(file.path, number)
-        kept.setdefault((file.path, file.label), number)
+        if kept.setdefault((file.path, file.label), number) != number:
+            repeated.append(file.path)
         is_vote = file.weight is not None and "split" in row.cells
         is_other_label = file.label != files[other].label and not is_vote
         if is_other_label or parts[number] != parts[other]:
@@ -108,9 +110,6 @@ def without_repeats(
                 f"{row.place} lists {row.cells['path']} again, with another label or split than "
                 f"{rows[other].place}: write one row for each image, with several classes as tags"
             )
-    repeated = [
-        file.path for number, file in enumerate(files) if kept[file.path, file.label] != number
-    ]
     warn_of(repeated, "row", "left out, because an earlier row is the same")
     return [*kept.values()]
 
@@ -126,7 +125,7 @@ def splits_of(rows: Sequence[Row]) -> list[str]:
         row.cells.get("split", row.split or (part if is_divided else "")).strip()
         for row, part in zip(rows, in_paths, strict=True)
     ]
-    if is_divided and not all(cells) and "split" not in rows[0].cells:
+    if is_divided and "split" not in rows[0].cells:
         warn_of(
             [Path(row.cells["path"]) for row, cell in zip(rows, cells, strict=True) if not cell],
             "image",
@@ -162,10 +161,12 @@ def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
         "left out (no split is named in its name or its folder's)",
     )
     is_beside = config.root == folder_of(config.file)
-    roots = [str(path.parent) if is_beside else config.root for path in paths]
     return [
-        (split, replace(config, file=str(path), root=root))
-        for path, split, root in zip(paths, splits, roots, strict=True)
+        (
+            split,
+            replace(config, file=str(path), root=str(path.parent) if is_beside else config.root),
+        )
+        for path, split in zip(paths, splits, strict=True)
         if split is not None
     ]
 

@@ -61,7 +61,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
         classes = list(dict.fromkeys(chain(common, *(meta.classes for meta in metas))))
         runs = [on_common_classes(run, classes, len(common)) for run in runs]
     require_same_images(runs)
-    names = [f"{ascii_uppercase[place]} ({each})" for place, each in enumerate(config.ckpt)]
+    names = map("{} ({})".format, ascii_uppercase, config.ckpt)
     write_comparison(folder, dict(zip(names, runs, strict=True)), common)
 
 
@@ -157,7 +157,7 @@ def paired(one: Any, other: Any) -> Json:
         sampled = other.predictions.sampled_maps - one.predictions.sampled_maps
         interval = list(percentiles(sampled))
         return {"images": one.count, "difference": other.map - one.map, "interval_95": interval}
-    found = Paired.of(one.predictions, other.predictions)
+    found = Paired.of(one.predictions.correct, other.predictions.correct)
     return {
         **asdict(found),
         "difference": found.difference,

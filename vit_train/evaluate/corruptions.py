@@ -95,7 +95,11 @@ def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
     corrupt, strengths = CORRUPTIONS[name]
     generator = torch.Generator().manual_seed(1000 * list(CORRUPTIONS).index(name) + severity)
     chunks = [
-        corrupt(chunk.float() / 255, strengths[severity - 1], generator).mul(255).round_()
+        corrupt(chunk.float() / 255, strengths[severity - 1], generator)
+        .mul(255)
+        .round_()
+        .clamp_(0, 255)
+        .byte()
         for chunk in images.split(max(1, VALUES // images[0].numel()))
     ]
-    return torch.cat([chunk.clamp_(0, 255).to(torch.uint8) for chunk in chunks])
+    return torch.cat(chunks)

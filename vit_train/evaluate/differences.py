@@ -85,7 +85,7 @@ def on_same_images(run: Json, other: Json, split: str) -> bool:
     and must have the same names and labels. Early summaries have no checksum of names and labels,
     so these are not compared. The sizes of the images may differ.
     """
-    checksums = {each.get("evaluated_images", {}).get(split) for each in (run, other)} - {None}
+    checksums = {value_at(each, "evaluated_images", split) for each in (run, other)} - {None}
     facts = [
         (each["config"]["data"]["name"], final.get("per_class_count"), final.get("count"))
         for each in (run, other)
@@ -113,7 +113,7 @@ def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
 
 
 def spellings(group: Group) -> set[str]:
-    settings = [(key, short_value(value)) for key, value in group.settings.items()]
-    named = [("name", each) for each in group.values("config", "name")]
-    short = [(short_name(key), value) for key, value in settings]
-    return {f"{key}={value}" for key, value in (*settings, *named, *short)}
+    found = {f"name={each}" for each in group.values("config", "name")}
+    for key, value in group.settings.items():
+        found |= {f"{name}={short_value(value)}" for name in (key, short_name(key))}
+    return found

@@ -42,6 +42,7 @@ from vit_train.figures.images import (
     draw_positions,
     gallery_size,
     has_position_table,
+    highest,
 )
 from vit_train.figures.measures import figures, result_dict, result_line
 from vit_train.loop.metrics import Classification, Evaluation
@@ -139,7 +140,8 @@ def evaluate_into(
     content |= measures(result, validation, config.split, meta)
     if validation is not None and asked is None:
         save_calibration(meta, content)
-    content |= {"probe": probe(trained, fitted, val, images, data)} if fitted else {}
+    if fitted:
+        content["probe"] = probe(trained, fitted, val, images, data)
     if config.tta == "flip":
         mirrored = measured(images, mirrored=True)
         content["tta_flip"] = result_dict(averaged(result.predictions, mirrored.predictions))
@@ -149,7 +151,8 @@ def evaluate_into(
         found = foreign(trained, precision, files, result.predictions, content)
         content["foreign"] = {"folder": config.foreign} | found
     explainer = explainer_of(trained, precision)
-    content |= {"focus": explainer.focus(sample(images, EXPLAINED).images)} if explainer else {}
+    if explainer:
+        content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
     content |= mistakes_page(folder, images, result, meta, data)
     evaluated = Evaluated(meta, images, result, content, run_of(meta.path))
     write(folder, evaluated, pictures(evaluated, trained, explainer))
@@ -238,8 +241,7 @@ def mistakes_page(
                 meta.classes[found.predicted[index]],
             )
         ]
-        for index in np.argsort(-found.confidence, kind="stable")
-        if found.predicted[index] != found.labels[index]
+        for index in highest(found.confidence, ~found.correct, len(found.labels))
     ]
     sections = {"Mistakes, the most confident first": cases}
     write_workbench(folder / "workbench.html", sections, meta.classes, data, ABOUT_MISTAKES)
@@ -252,11 +254,12 @@ def write(folder: Path, evaluated: Evaluated, drawn: Iterator[tuple[str, Figure]
     result = evaluated.result
     content = evaluated.content
     write_json(folder / "results.json", content)
-    if isinstance(result, Tagging):
-        rows = tag_rows(result.predictions, names, content["per_tag"])
-        write_text(folder / "predictions.csv", csv_text(rows))
-    elif isinstance(result, Classification):
-        rows = class_rows(result.predictions, names, content["classes"])
+    if isinstance(result, Classification | Tagging):
+        rows = (
+            tag_rows(result.predictions, names, content["per_tag"])
+            if isinstance(result, Tagging)
+            else class_rows(result.predictions, names, content["classes"])
+        )
         write_text(folder / "predictions.csv", csv_text(rows))
     pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
     page = evaluation_page(content, result, evaluated.images, evaluated.run, pngs)

@@ -130,7 +130,7 @@ def linear_logits(
         weights = fit_linear(fitted, labels, weights, decay)
         correct = (chosen @ weights).argmax(1) == val_labels
         fits.append((int(correct.sum()), decay, weights))
-    _, decay, weights = max(fits, key=lambda fit: fit[0])  # the first of equals
+    _, decay, weights = max(fits)  # of equals, the strongest decay
     return inputs @ weights, decay
 
 

@@ -15,7 +15,7 @@ from vit_train.config.tools import TARGETS
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.evaluate.corruptions import CORRUPTIONS, SEVERITIES, corrupted
-from vit_train.evaluate.summaries import Json
+from vit_train.evaluate.summaries import Json, value_at
 from vit_train.figures.measures import (
     calibration_error,
     class_reports,
@@ -209,7 +209,7 @@ def save_calibration(meta: Meta, content: Json) -> None:
     if noted is None:
         logger.warning(f"the calibration is not saved: {file} is not from vit-eval; remove it")
         return
-    noted.temperatures[meta.key] = content.get("calibration", {}).get("temperature")
+    noted.temperatures[meta.key] = value_at(content, "calibration", "temperature")
     rows = content.get("abstention", []) + content.get("per_tag", [])
     noted.thresholds[meta.key] = {
         str(row.get("name", row.get("target"))): row["threshold"] for row in rows
@@ -261,7 +261,7 @@ def foreign(
     results.json; its temperature applies to all images. Raise ValueError if none of the files can
     be read.
     """
-    fitted = content.get("calibration", {}).get("temperature")
+    fitted = value_at(content, "calibration", "temperature")
     config = replace(trained.meta.config, precision=precision.name)
     same = trained._replace(meta=replace(trained.meta, temperature=fitted, config=config))
     read = [each for each in same.stream(files, topk=1) if isinstance(each, Prediction)]

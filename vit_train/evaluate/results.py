@@ -158,11 +158,15 @@ def compared(group: Group, baseline: Group | None, measure: Measure) -> tuple[st
     The ends of its 95 % interval follow, except for folds of cross-validation, for the reason given
     in `interval`.
     """
-    if baseline is None or group is baseline:
-        return "baseline" if baseline else "", ()
+    if baseline is None:
+        return "", ()
+    if group is baseline:
+        return "baseline", ()
     found = difference(group, baseline, "test", "final", measure.name)
-    if found is None or not found.values:
-        return "other test images" if found is None else "no seed in common", ()
+    if found is None:
+        return "other test images", ()
+    if not found.values:
+        return "no seed in common", ()
     ends = None if group.folds else found.interval
     return "", (mean(found.values), *(ends or ()))
 
@@ -414,8 +418,8 @@ def seconds_in_steps(group: Group) -> list[float]:
 
     Reports, validation, the test, and the time before the first step do not count.
     """
-    curves = [run.get("curve") or [{}] for run in group.runs]
-    if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
+    curves = [run.get("curve", []) for run in group.runs]
+    if not all(curves):
         return []
     return [
         sum(
@@ -443,8 +447,7 @@ def machine_fact(run: Json, *keys: str) -> str:
 
 def short_commit(run: Json) -> str:
     """Return the first 7 digits of a run's commit, plus "+changes" for uncommitted changes."""
-    digits, plus, changes = str(run.get("commit") or "").partition("+")
-    return f"{digits[:7]}{plus}{changes}"
+    return re.sub(r"^(\w{7})\w*", r"\1", run.get("commit") or "")
 
 
 def each_once(texts: Iterable[str]) -> str:

@@ -60,8 +60,12 @@ class Group:
         return ": ".join(filter(None, (", ".join(map(str, names)), self.label())))
 
     def label(self) -> str:
-        """Return the settings that distinguish this group from others."""
-        label = label_of(self.settings, self.label_keys)
+        """Return the settings that distinguish this group from others: "model=cnn, depth=6"."""
+        label = ", ".join(
+            f"{short_name(key)}={short_value(self.settings[key])}"
+            for key in self.label_keys
+            if key in self.settings
+        )
         # More settings differ between the groups than the label has.
         more = ", …" if self.settings.keys() - self.label_keys else ""
         return (label or str(self.runs[0]["config"]["model"]["name"])) + more
@@ -78,12 +82,6 @@ def value_at(summary: Json, *path: str) -> Any:
 def seed_and_fold(run: Json) -> tuple[Any, Any]:
     """Return a run's seed and cross-validation fold, by which runs of two groups are paired."""
     return run["config"]["seed"], run["config"]["data"].get("cv_fold")
-
-
-def label_of(settings: Json, keys: Sequence[str]) -> str:
-    """Return the settings with these keys as text, such as "model=cnn, depth=6"."""
-    own = (key for key in keys if key in settings)
-    return ", ".join(f"{short_name(key)}={short_value(settings[key])}" for key in own)
 
 
 def short_name(key: str) -> str:
@@ -228,8 +226,7 @@ def settings_of(summary: Json) -> Json:
     settings["fork"] = settings["fork"] != "null"
     if summary.get("extends"):
         earlier = summary["extends"][-1]
-        of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
-        settings["extend"] = f"{earlier['epochs']} epochs{of}"
+        settings["extend"] = f"{earlier['epochs']} epochs of {earlier['recipe']}"
     says = declared_by(config)
     known = {
         key: value

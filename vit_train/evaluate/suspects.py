@@ -21,7 +21,7 @@ from vit_train.evaluate.measuring import measure
 from vit_train.evaluate.summaries import read_summaries
 from vit_train.evaluate.workbench import write_workbench
 from vit_train.figures.charts import save
-from vit_train.figures.images import captioned, draw_sheet
+from vit_train.figures.images import captioned, draw_sheet, highest
 from vit_train.loop.metrics import Floats, Integers, of_label
 from vit_train.trained.folder import CHECKPOINTS
 from vit_train.trained.images import configured
@@ -123,7 +123,7 @@ def out_of_fold(runs: Sequence[Trained], config: DataConfig) -> tuple[ImageSet, 
     return every.subset(torch.from_numpy(first)), sums / np.bincount(place)[:, None]
 
 
-def rank(labels: Integers, chances: Floats) -> tuple[Integers, Integers]:
+def rank(labels: Integers, chances: Floats) -> tuple[list[int], Integers]:
     """Return the indices of suspects, the most suspicious first, and a better label per image (N,).
 
     `chances` (N,K) are out-of-fold probabilities. Confident learning (Northcutt, Jiang & Chuang
@@ -138,5 +138,4 @@ def rank(labels: Integers, chances: Floats) -> tuple[Integers, Integers]:
     means = np.bincount(labels, own, classes) / np.maximum(counts, 1)
     confident = np.where((chances >= means) & (counts > 0), chances, 0)
     margin = confident.max(axis=1) - own
-    order = np.argsort(-margin, kind="stable")
-    return order[margin[order] > 0], confident.argmax(axis=1)
+    return highest(margin, margin > 0, len(margin)), confident.argmax(axis=1)

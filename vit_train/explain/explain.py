@@ -91,8 +91,10 @@ def folder_name(config: ExplainConfig) -> str:
         "target": file_name(config.target or ""),
         "weights": config.weights,
     }
-    changed = (key for key in parts if getattr(config, key) != getattr(ExplainConfig, key))
-    return "-".join(["explain", *(parts[key] for key in changed)])
+    changed = (
+        part for key, part in parts.items() if getattr(config, key) != getattr(ExplainConfig, key)
+    )
+    return "-".join(["explain", *changed])
 
 
 def read_images(

@@ -195,8 +195,7 @@ class Explainer:
 
         If the images have object masks, also play the pointing game.
         """
-        predicted = self.probabilities(part.images).argmax(1)
-        maps = self.maps(part.images, predicted, method)
+        maps, *kept = self.after_deletion(part.images, method)
         images = counted(len(part), "image")
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
@@ -206,7 +205,7 @@ class Explainer:
                 f"{low:.1%} to {high:.1%}); chance: {chance.mean():.1%}"
             )
         count = self.patch_count()
-        marked, random = (kept.double().mean() for kept in self.kept(part.images, predicted, maps))
+        marked, random = (each.double().mean() for each in kept)
         logger.info(
             f"{method}: deleting {count} of {maps[0].numel()} patches keeps the predictions of "
             f"{marked:.1%} of {images} if the map chooses the patches, of {random:.1%} if they are "
@@ -225,29 +224,28 @@ class Explainer:
         deleted. `deleted` is the share of patches that are deleted. `p_value` compares `changed`
         and `changed_at_random` by McNemar's exact test.
         """
-        predicted = self.probabilities(images).argmax(1)
-        maps = self.maps(images, predicted, self.methods[0])
-        marked, random = self.kept(images, predicted, maps)
-        only_random = int((random & ~marked).sum())
-        only_marked = int((marked & ~random).sum())
+        maps, marked, random = self.after_deletion(images, self.methods[0])
         return {
             "images": len(images),
             "deleted": self.patch_count() / maps[0].numel(),
             "changed": 1 - marked.double().mean().item(),
             "changed_at_random": 1 - random.double().mean().item(),
-            "p_value": Paired(len(images), only_random, only_marked).p_value,
+            "p_value": Paired.of(random.numpy(), marked.numpy()).p_value,
         }
 
-    def kept(self, images: Tensor, predicted: Tensor, maps: Tensor) -> list[Tensor]:
-        """Return whether images keep their `predicted` class without some patches: two bool (N,).
+    def after_deletion(self, images: Tensor, method: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return maps (N,R,C), and whether images keep their class without some patches.
 
-        The first is for deleting the patches that the maps mark most, the second for deleting as
+        The two bool (N,) are for deleting the patches that the maps mark most, and for deleting as
         many random patches.
         """
-        return [
+        predicted = self.probabilities(images).argmax(1)
+        maps = self.maps(images, predicted, method)
+        marked, random = (
             self.probabilities(images, order[:, self.patch_count() :]).argmax(1) == predicted
             for order in deletion_orders(maps)
-        ]
+        )
+        return maps, marked, random
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from vit_train.base.log import logger
 from vit_train.base.text import printable, render
 from vit_train.base.writing import write_text
+from vit_train.config.model import unsupported
 from vit_train.config.tools import ExplainConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.explain.attribution import patch_maps
 from vit_train.explain.explainer import Explainer
+from vit_train.model.build import parameter_count
 from vit_train.model.vit import VisionTransformer
 from vit_train.trained.folder import CHECKPOINTS, is_builtin, run_folder
 from vit_train.trained.images import evaluated_images
@@ -63,7 +65,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
         "classes": [printable(name) for name in meta.classes],
         "labels": images.labels.tolist(),
         "tensors": [(name, value.numel()) for name, value in tensors.items()],
-        "parameters": sum(each.numel() for each in model.parameters()),
+        "parameters": parameter_count(model),
         "size": model.image_shape[1],
         "stretches": meta.fit == "stretch",
         "grid": model.grid[0],
@@ -168,10 +170,8 @@ def require_supported(trained: Trained) -> VisionTransformer:
         f"more than {MOST_IN_BROWSER} patches (this model has {rows * columns})": rows * columns
         > MOST_IN_BROWSER,
     }
-    for name, values in SUPPORTED.items():
-        value = getattr(model.config, name)
-        reasons[f"model.{name}={value}"] = value not in values
-    if any(reasons.values()):
-        names = (name for name, applies in reasons.items() if applies)
-        raise ValueError(f"html= does not support {', '.join(names)}")
+    found = [name for name, applies in reasons.items() if applies]
+    found += unsupported(model.config, SUPPORTED)
+    if found:
+        raise ValueError(f"html= does not support {', '.join(found)}")
     return model

@@ -155,10 +155,11 @@ def image_grid(
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
     """Return a label's class as a line; for a mixed label (K,), a line for each class's share."""
     shares = target.tolist() if target.ndim else [int(target) == n for n in range(len(classes))]
-    named = zip(shares, classes, strict=True)
-    shown = sorted(((share, name) for share, name in named if share >= 0.005), reverse=True)
-    parts = ((name, f" {share:.0%}" if share <= 0.995 else "") for share, name in shown)
-    return [cut_to_fit("", *part) for part in parts] or ["no label"]
+    return [
+        cut_to_fit("", name, f" {share:.0%}" if share <= 0.995 else "")
+        for share, name in sorted(zip(shares, classes, strict=True), reverse=True)
+        if share >= 0.005
+    ] or ["no label"]
 
 
 def captioned(

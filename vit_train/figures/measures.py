@@ -108,7 +108,7 @@ def calibration_error(predictions: Predictions) -> float:
     numbers of images.
     """
     count, confidence, accuracy = binned(predictions)
-    return float((count * np.abs(accuracy - confidence)).sum() / max(1, count.sum()))
+    return float(np.average(np.abs(accuracy - confidence), weights=count))
 
 
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
@@ -149,8 +149,7 @@ def accuracy_of_surest(predictions: Predictions) -> Floats:
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count
-    order = np.argsort(-predictions.confidence, kind="stable")
-    return np.cumsum(mean[group[order]]) / np.arange(1, len(order) + 1)
+    return np.cumsum(np.repeat(mean, count)) / np.arange(1, len(group) + 1)
 
 
 def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:

@@ -48,7 +48,7 @@ def our_activation(theirs: object) -> str:
 
 def known_statistics(images: Mapping[str, Any], mean: str, std: str) -> Statistics | None:
     """Return the statistics under these two keys, or None if one of the keys is missing."""
-    is_known = images.get(mean) is not None and images.get(std) is not None
+    is_known = None not in (images.get(mean), images.get(std))
     return valid_statistics(images[mean], images[std]) if is_known else None
 
 
@@ -109,15 +109,14 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     The result maps the file's name, config.json, to the file's content. `about` has the classes,
     mean, std and image_shape of the model's images.
     """
-    require_preprocessing(about)
-    channels, size, _ = about["image_shape"]
+    size = require_preprocessing(about)
     # The architecture's name determines only LayerNorm's eps; everything else is in model_args.
     clip = "clip_" if config.eps == CLIP_EPS else ""
     pooling = "token" if config.has_class_token else "avg"
     model = {
         "img_size": size,
         "patch_size": config.patch_size,
-        "in_chans": channels,
+        "in_chans": CHANNELS,
         "num_classes": len(about["classes"]),
         "embed_dim": config.embed_dim,
         "depth": config.depth,
@@ -163,14 +162,15 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
 CROP_MODES = {"crop": "center", "stretch": "squash"}
 
 
-def require_preprocessing(about: Mapping[str, Any]) -> None:
-    """Raise ValueError unless images are square, and the libraries can make them so."""
+def require_preprocessing(about: Mapping[str, Any]) -> int:
+    """Return the images' side; raise ValueError unless the libraries can make them square."""
     _, height, width = about["image_shape"]
     if height != width or about["fit"] not in CROP_MODES:
         raise ValueError(
             "timm and Hugging Face support neither images that are not square nor data.fit=pad: "
             "export the model with format=onnx, torch or safetensors"
         )
+    return height  # type: ignore[no-any-return]
 
 
 # Pillow's number for its bilinear filter.
@@ -199,8 +199,7 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
 
     `about` has the classes, mean, std and image_shape of the model's images.
     """
-    require_preprocessing(about)
-    channels, size, _ = about["image_shape"]
+    size = require_preprocessing(about)
     square = {"height": size, "width": size}
     crops = about["fit"] == "crop"
     model = {
@@ -215,7 +214,7 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "qkv_bias": config.qkv_bias,
         "image_size": size,
         "patch_size": config.patch_size,
-        "num_channels": channels,
+        "num_channels": CHANNELS,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "problem_type": about["problem_type"],

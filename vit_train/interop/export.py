@@ -19,6 +19,7 @@ from vit_train.base.text import markdown_cell, reason, render
 from vit_train.config.tools import ExportConfig
 from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Exportable, Format, Predictor, exportable
+from vit_train.model.build import parameter_count
 from vit_train.trained.folder import run_folder, summary_file
 from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load
@@ -171,7 +172,7 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
         about=model.about,
         form=form,
         use=form.use.replace("NAME", name).replace("INPUT", inputs),
-        parameters=sum(each.numel() for each in model.network.parameters()),
+        parameters=parameter_count(model.network),
         mean=mean,
         std=std,
         thresholds=", ".join(thresholds),

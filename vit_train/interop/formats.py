@@ -23,7 +23,7 @@ from vit_train.base.text import reason, render
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.config.data import MAX_PIXELS
 from vit_train.config.fields import in_pixels
-from vit_train.config.model import NORM_EPS, ViTConfig
+from vit_train.config.model import NORM_EPS, ViTConfig, unsupported
 from vit_train.config.run import portable
 from vit_train.data.batches import Normalize
 from vit_train.data.files import IMAGE_FORMATS
@@ -171,7 +171,7 @@ class Format:
             return []
         if not isinstance(model.network, VisionTransformer):
             return [f"model.name={model.meta.config.model.name}"]
-        return self.layout.unsupported(plain_config(model.network))
+        return unsupported(plain_config(model.network), self.layout.supported)
 
     def write(self, model: Exportable, out: Path, card_for: Callable[[Predictor], str]) -> None:
         """Write the exported model and its model card to `out`.

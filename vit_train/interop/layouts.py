@@ -110,23 +110,15 @@ class Layout:
             result |= zip(table[key], value.chunk(len(table[key])), strict=True)
         return self.pack(result)
 
-    def unsupported(self, config: ViTConfig) -> list[str]:
-        """Return the settings in `config` that the library does not support.
-
-        An example is ["model.qk_norm=True"]. The list is empty if the library supports all
-        settings.
-        """
-        return [
-            f"model.{name}={getattr(config, name)}"
-            for name, values in self.supported.items()
-            if getattr(config, name) not in values
-        ]
-
 
 def part_of(names: Collection[str]) -> str:
     """Return a note on an unsupported part with such names of weights; "" if none is known."""
-    parts = (part for piece, part in OTHER_PARTS.items() if any(piece in name for name in names))
-    return next((f"; not supported: {part}" for part in parts), "")
+    notes = (
+        f"; not supported: {part}"
+        for piece, part in OTHER_PARTS.items()
+        if any(piece in name for name in names)
+    )
+    return next(notes, "")
 
 
 def settings_shown(state: Mapping[str, Tensor]) -> dict[str, Any]:

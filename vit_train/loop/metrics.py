@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+Booleans = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -63,7 +64,7 @@ class Predictions:
         return self.classes - 1 - below.sum(axis=1)  # type: ignore[no-any-return]
 
     @property
-    def correct(self) -> NDArray[np.bool_]:
+    def correct(self) -> Booleans:
         """Return True for each image whose predicted class is the true class: bool (N,)."""
         return self.ranks == 0  # type: ignore[no-any-return]
 
@@ -252,11 +253,9 @@ class Paired:
     only_second: int
 
     @classmethod
-    def of(cls, first: Predictions, second: Predictions) -> "Paired":
-        """Compare predictions for the same images in the same order."""
-        a = first.correct
-        b = second.correct
-        return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))
+    def of(cls, first: Booleans, second: Booleans) -> "Paired":
+        """Compare two classifiers by which of the same images each gets right: bool (N,)."""
+        return cls(len(first), int((first & ~second).sum()), int((second & ~first).sum()))
 
     @property
     def difference(self) -> float:

@@ -6,11 +6,9 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vit_train.loop.metrics import Evaluation, Floats, Integers
+from vit_train.loop.metrics import Booleans, Evaluation, Floats, Integers
 
-Booleans = NDArray[np.bool_]
 # The threshold of a tag's probability, if none is chosen on validation images.
 THRESHOLD = 0.5
 # The numbers of bootstrap samples for an interval of mAP, and of an F1.

@@ -43,20 +43,20 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
         ) from error
 
 
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def parameter_breakdown(model: nn.Module) -> str:
     """Count the parameters in total and by module: "1,290 parameters = 1,280 body + 10 head"."""
-
-    def count(module: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
     parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
     for name, child in model.named_children():
-        sizes = {count(each) for each in child.children()}
+        sizes = {parameter_count(each) for each in child.children()}
         if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
             parts.append(f"{len(child)} × {sizes.pop():,} {name}")
-        elif count(child):
-            parts.append(f"{count(child):,} {name}")
-    return f"{count(model):,} parameters = {' + '.join(parts)}"
+        elif parameter_count(child):
+            parts.append(f"{parameter_count(child):,} {name}")
+    return f"{parameter_count(model):,} parameters = {' + '.join(parts)}"
 
 
 def attention_bytes(config: ModelConfig, image_size: Size) -> int:

@@ -141,8 +141,12 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate = rate
 
+    @property
+    def is_off(self) -> bool:
+        return not self.training or self.rate == 0
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
+        if self.is_off:
             return x
         if PER_IMAGE.generators is None:
             return F.dropout(x, self.rate)
@@ -168,7 +172,7 @@ class DropPath(Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
+        if self.is_off:
             return x
         keep = bernoulli(upcast(x[:, :1, :1]), 1 - self.rate)
         return (x * keep.div_(1 - self.rate)).to(x.dtype)
@@ -193,7 +197,7 @@ class PatchDropout(Dropout):
 
     def forward(self, patches: Tensor) -> Tensor | None:  # type: ignore[override]
         """Choose patches of (B,N,D) at random; return their indices (B,V), or None for all."""
-        if not self.training or self.rate == 0:
+        if self.is_off:
             return None
         keep = max(1, round(patches.shape[1] * (1 - self.rate)))
         return uniform(patches.shape[:2], patches.device).topk(keep, sorted=False).indices

@@ -123,6 +123,13 @@ class LearnedTable(Learned, Table):
         self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
 
 
+def by_cell(columns: Tensor, rows: Tensor) -> Tensor:
+    """Concatenate the vectors of each patch's column and row: (C,D), (R,D) → (R·C,2D)."""
+    x = columns.unsqueeze(0).expand(len(rows), -1, -1)
+    y = rows.unsqueeze(1).expand(-1, len(columns), -1)
+    return torch.cat((x, y), dim=2).flatten(0, 1)
+
+
 class LearnedTable2D(Learned, AbsolutePositions):
     """Learned 2-D positions: vectors (D/2,) for the patch's column and row, concatenated."""
 
@@ -136,9 +143,7 @@ class LearnedTable2D(Learned, AbsolutePositions):
         self.class_token = nn.Parameter(torch.empty(1, dim)) if has_class else None
 
     def forward(self) -> Tensor:
-        x = self.columns.unsqueeze(0).expand(len(self.rows), -1, -1)
-        y = self.rows.unsqueeze(1).expand(-1, len(self.columns), -1)
-        table = torch.cat((x, y), dim=2).flatten(0, 1)  # (N,D)
+        table = by_cell(self.columns, self.rows)  # (N,D)
         if self.class_token is not None:
             table = torch.cat((self.class_token, table))
         return table.unsqueeze(0)
@@ -179,10 +184,8 @@ class Sincos2D(Sinusoidal):
     width_multiple = 4
 
     def computed(self, grid: Size, dim: int, has_class: bool) -> Tensor:
-        rows, columns = grid
-        x, y = (sinusoids(torch.arange(count), dim // 2) for count in (columns, rows))
-        table = torch.cat((x.repeat(rows, 1), y.repeat_interleave(columns, 0)), dim=1)
-        return F.pad(table, (0, 0, int(has_class), 0))
+        rows, columns = (sinusoids(torch.arange(count), dim // 2) for count in grid)
+        return F.pad(by_cell(columns, rows), (0, 0, int(has_class), 0))
 
 
 def sinusoids(places: Tensor, dim: int) -> Tensor:
@@ -236,12 +239,9 @@ class Rotary2D(AttentionPositions):
 
     def __init__(self, grid: Size, dim: int, prefix: int) -> None:
         super().__init__()
-        rows, columns = grid
         frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
-        angle = torch.arange(max(grid)).unsqueeze(1) * frequency  # (longer side,Dh/4)
-        x = angle[:columns].repeat(rows, 1)
-        y = angle[:rows].repeat_interleave(columns, 0)
-        angles = F.pad(torch.cat((x, y), dim=1), (0, 0, prefix, 0))  # (T,Dh/2)
+        rows, columns = (torch.arange(count).unsqueeze(1) * frequency for count in grid)
+        angles = F.pad(by_cell(columns, rows), (0, 0, prefix, 0))  # (T,Dh/2)
         # Pairs are formed from the two halves, not from neighbors; only the order of values
         # differs.
         cos = angles.cos()

@@ -32,6 +32,7 @@ from vit_train.loop.state import Best, State
 from vit_train.loop.trainer import CALLBACKS, Callback, Trainer
 from vit_train.model import products
 from vit_train.model.attention import ATTENTIONS
+from vit_train.model.build import parameter_count
 from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
 from vit_train.run.earlier import Earlier, state_of
@@ -144,8 +145,8 @@ class RunFolder(RunFiles):
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
             self.stages.append({key: before.get(key) for key in STAGE})
-        # Folders of different projects may have the same name, which earlier versions recorded.
-        self.record = str(before.get("record") or (path.name if before else uuid4().hex))
+        # Not the name of the folder, which folders of different projects may share.
+        self.record = str(before.get("record") or uuid4().hex)
         self.code = saved_code(path) if resumed else registered_code()
         self.trackers = Trackers([], path, self.record, {})  # until the run is opened
         self.terminal = Terminal()
@@ -333,7 +334,7 @@ class RunFolder(RunFiles):
             "fp32_products": products.fp32_library(),
             "earlier": [each for each in self.stages if each != here],
             "processes": run.processes.count,
-            "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+            "parameters": parameter_count(run.model),
             "images": run.data.sizes,
             "fingerprint": run.data.facts.fingerprint,
             "config": self.settings,

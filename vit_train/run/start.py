@@ -20,7 +20,7 @@ from vit_train.config.model import (
     differences,
     require_vit,
 )
-from vit_train.config.run import TrainConfig, with_settings
+from vit_train.config.run import TrainConfig, values, with_settings
 from vit_train.config.tasks import DistillConfig, LabelsConfig
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.data.dataset import DataFacts, ImageSet, load_dataset
@@ -238,8 +238,7 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
         return config.settled()
     known: dict[str, Any] = {"model.from_weights": True}
     if pretrained is not None:
-        if vit.norm_eps is None:
-            known["model.norm_eps"] = pretrained.config.eps
+        config = with_settings(config, {"model.norm_eps": vit.norm_eps or pretrained.config.eps})
         found = shape_of(pretrained, config) | fine_tuning(config, pretrained)
         found = {key: value for key, value in found.items() if is_default(config, key)}
         if found:
@@ -259,8 +258,7 @@ def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
     vit = require_vit(config.model, "init_from=")
     if not vit.from_weights:
         return {}
-    eps = vit.norm_eps or pretrained.config.eps
-    found = differences(pretrained.config, replace(vit, norm_eps=eps))
+    found = differences(pretrained.config, vit)
     if not is_default(config, "model.mlp_ratio"):  # the user has set the width of the MLP
         found.pop("model.mlp_dim", None)
     return found
@@ -300,17 +298,17 @@ def with_named_runs(config: TrainConfig, own: Path, earlier: Path | None) -> Tra
     continues, or this run, in the folder `own`. For data.decisions, name the copy in that run's
     folder, because the user may have edited the file since.
     """
-    named = {
-        "init_from": config.init_from,
-        "task.teacher": getattr(config.task, "teacher", None),
-        "data.split_as": getattr(config.data, "split_as", None),
+    given = values(config)
+    found = {
+        key: run_at(Path(given[key]))
+        for key in ("init_from", "task.teacher", "data.split_as")
+        if given.get(key) is not None
     }
-    found = {key: run_at(Path(run)) for key, run in named.items() if run is not None}
     other = found.get("data.split_as")
     same = earlier or own
     if other and not (other / IMAGES).is_file() and (same / IMAGES).is_file():
         found["data.split_as"] = same
-    if getattr(config.data, "decisions", None) is not None and (same / APPLIED).is_file():
+    if given.get("data.decisions") is not None and (same / APPLIED).is_file():
         found["data.decisions"] = same / APPLIED
     return with_settings(config, {key: str(run) for key, run in found.items()})
 

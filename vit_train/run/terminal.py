@@ -182,7 +182,7 @@ def work_line(run: Run) -> str:
     cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     advice = ""
-    is_random = config.init_from is None and config.extend is None and config.fork is None
+    is_random = not (config.init_from or config.extend or config.fork)
     if epochs * len(batches) < FEW_STEPS and is_random and config.model.name == "vit":
         planned = "train.minutes=null " if config.train.minutes else ""
         advice = (

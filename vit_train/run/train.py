@@ -148,9 +148,7 @@ def train_in(
     finally:
         leave_processes()
     exit_status = 128 + received[0] if received else 0  # as in shells
-    return Outcome(
-        path, None if trainer.best is None else trainer.best.score, bool(results), exit_status
-    )
+    return Outcome(path, trainer.best.score if trainer.best else None, bool(results), exit_status)
 
 
 def prepared_device(requested: TrainConfig) -> torch.device:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vit_train.config.fields import Size
 from vit_train.config.model import ModelConfig, ViTConfig, require_vit
-from vit_train.config.tasks import ClassifyConfig, DistillConfig, LabelsConfig
+from vit_train.config.tasks import DistillConfig, LabelsConfig
 from vit_train.data.batches import Normalize
 from vit_train.loop.metrics import Classification, Evaluation, Predictions
 from vit_train.loop.objective import Forward
@@ -45,7 +45,7 @@ class Classify(Task):
                 "the images of each class into a separate folder, or set task=reconstruct"
             )
         self.config = config
-        self.given_weights = config.class_weights if isinstance(config, ClassifyConfig) else None
+        self.given_weights = getattr(config, "class_weights", None)
         if isinstance(self.given_weights, list) and len(self.given_weights) != num_classes:
             raise ValueError(
                 f"task.class_weights must have {num_classes} numbers, not "

@@ -108,13 +108,12 @@ class Reconstruct(PixelTask):
         deviation.
         """
         visible = targets[:, : self.num_visible]
-        hidden = targets[:, self.num_visible :]
         truth = patchify(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
         if self.normalize_target:
             predicted = predicted * deviation(truth) + truth.mean(2, keepdim=True)
-        is_hidden = torch.zeros_like(targets, dtype=torch.bool).scatter(1, hidden, True)
-        filled = predicted.where(is_hidden.unsqueeze(2), truth)
+        is_visible = torch.zeros_like(targets, dtype=torch.bool).scatter(1, visible, True)
+        filled = truth.where(is_visible.unsqueeze(2), predicted)
         return [
             images,
             show_only(images, visible, self.vit.patch_size),
@@ -192,10 +191,10 @@ class Autoregress(PixelTask):
         """
         assert isinstance(model, Autoregressor)
         size = self.vit.patch_size
-        image_size = self.image_shape[1:]
         given = patchify(images, size)[:, : model.num_given]
         predicted = model.forward(images).float()
-        shown = torch.cat((given, torch.zeros_like(predicted)), dim=1)
-        ahead = torch.cat((given, predicted), dim=1)
-        shown, ahead = (unpatchify(each, size, image_size) for each in (shown, ahead))
+        shown, ahead = (
+            unpatchify(torch.cat((given, rest), dim=1), size, self.image_shape[1:])
+            for rest in (torch.zeros_like(predicted), predicted)
+        )
         return [images, shown, model.generate(images), ahead]

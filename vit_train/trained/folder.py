@@ -23,10 +23,6 @@ def is_builtin(checkpoint: Path) -> bool:
     return checkpoint.parent == FOLDER
 
 
-def builtin_names() -> list[str]:
-    return sorted(file.stem for file in FOLDER.glob(f"*{SUFFIX}"))
-
-
 def builtin_checkpoint(path: str | Path) -> Path | None:
     """Return the file of the built-in model `builtin:NAME`, or None for any other path.
 
@@ -34,11 +30,10 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
     """
     if not str(path).startswith(PREFIX):
         return None
-    name = str(path).removeprefix(PREFIX)
-    if name not in builtin_names():
-        known = ", ".join(PREFIX + each for each in builtin_names())
-        raise ValueError(f"there is no {path}: choose from {known}")
-    return FOLDER / f"{name}{SUFFIX}"
+    files = {f"{PREFIX}{file.stem}": file for file in sorted(FOLDER.glob(f"*{SUFFIX}"))}
+    if str(path) not in files:
+        raise ValueError(f"there is no {path}: choose from {', '.join(files)}")
+    return files[str(path)]
 
 
 # Files written at a run's first step and first save, which remain after it ends.

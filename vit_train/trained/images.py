@@ -143,7 +143,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
 def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
     """Return the settings of files that follow from a run; `own` are the run's own settings."""
     earlier = own.get("split_as")
-    if earlier and not Path(str(earlier), IMAGES).is_file():
+    if earlier and not Path(earlier, IMAGES).is_file():
         earlier = str(run_folder(meta.path))  # this run lists the same splits
     return {
         "max_pixels": min(own.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
@@ -156,8 +156,7 @@ def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
 def applied(meta: Meta) -> str | None:
     """Return the run's copy of its data.decisions, or None without one."""
     copy = run_folder(meta.path) / APPLIED
-    is_used = getattr(meta.config.data, "decisions", None) is not None and copy.is_file()
-    return str(copy) if is_used else None
+    return str(copy) if copy.is_file() else None
 
 
 def listed_images(
@@ -258,16 +257,15 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
         require_unseen(data.test, tested.test)
     splits = make_splits(tested, config)
     images = splits.named(split)
+    gain = advantage(split, meta)
     if meta.fingerprint == data.fingerprint:
         left = len(data.test) - len(tested.test) if split == "test" else 0
-        gain = advantage(split, meta)
         count = copies(images, split, meta)
         caveat = " ".join(filter(None, (gain or copied(count), left_out(left))))
         biased = bool(gain) or count > FEW_COPIES * len(images)
         return EvalImages(images, splits.val, caveat, splits.train, biased)
     trained = meta.config.data
     if config.name == trained.name and config.image_size != trained.image_size:
-        gain = advantage(split, meta)
         return EvalImages(images, caveat=gain, train=splits.train, biased=bool(gain))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently

@@ -24,7 +24,7 @@ from vit_train.loop.objective import outputs, without_gradients
 from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import THRESHOLD
 from vit_train.loop.workers import make_workers
-from vit_train.model.build import forward_bytes
+from vit_train.model.build import forward_bytes, parameter_count
 from vit_train.model.features import Features
 from vit_train.tasks import Task
 from vit_train.trained.checkpoint import Facts
@@ -137,7 +137,7 @@ class Trained(NamedTuple):
         """
         return (
             f"Trained('{self.meta.path}', "
-            f"{sum(each.numel() for each in self.model.parameters()):,} parameters, "
+            f"{parameter_count(self.model):,} parameters, "
             f"{counted(len(self.meta.classes), 'class')})"
         )
 
@@ -258,11 +258,11 @@ class Trained(NamedTuple):
         with decoding():
             if isinstance(image, str | Path):
                 pixels, mark = read_image(Path(image), reading)
+                if marks is not None:
+                    marks[Path(image)] = mark
             else:
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                pixels, mark = fit_image(opened, reading)
-        if marks is not None and isinstance(image, str | Path):
-            marks[Path(image)] = mark
+                pixels, _ = fit_image(opened, reading)
         return torch.from_numpy(pixels)
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
