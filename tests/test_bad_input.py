@@ -18,9 +18,9 @@ from vit_train.commands.command import described
 from vit_train.config import tools as after
 from vit_train.config.data import FolderConfig, ShapesConfig, TableConfig
 from vit_train.config.fields import LARGEST, LARGEST_SEED, Settings, builder, setting
-from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
+from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig, readable, with_defaults
 from vit_train.config.tasks import DistillConfig
-from vit_train.config.training import MuonConfig
+from vit_train.config.training import MuonConfig, OptimConfig
 from vit_train.data.shapes import load_shapes
 
 FEW = "data.train_images=60 data.test_images=20"
@@ -243,6 +243,8 @@ TYPED = {
     "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
     "vit-train config=run fork=run": "fork= and config= cannot be combined",
     "vit-train resume=run extend=run": "resume= and extend= cannot be combined",
+    "vit-train resume=run hydra.run.dir=x": "hydra.run.dir= has no effect here",
+    "vit-train hydra.sweep.dir=x": "that of a sweep (-m) with hydra.sweep.dir=",
     "vit-train resume=run/config.yaml": "this file is not in a run's folder: name the run's folder",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
     "vit-eval ckpt=run data.root=run": "has no effect, because this run's images are generated",
@@ -537,6 +539,8 @@ def test_a_subclass_builds_what_its_base_builds() -> None:
     assert builder(Own()) is load_shapes
     with pytest.raises(ValueError, match="TrainConfig builds nothing"):
         builder(TrainConfig())
+    with pytest.raises(ValueError, match="register OptimConfig under a unique name"):
+        readable(with_defaults(TrainConfig(optim=OptimConfig(lr=5e-5))))
 
 
 @dataclass

@@ -471,6 +471,8 @@ def test_an_unchanged_fork_ends_like_its_run(run: Run, config: str) -> None:
     (noted,) = results[1]["extends"]
     assert (noted["run"], noted["steps"]) == ("whole", forked.step)
 
+    anew = run.succeeds("vit-train", "config=same", "train.max_minutes=1e-9").said
+    assert "forks whole" not in anew and "extends" not in anew
     run.says("extends same after epoch 2", "vit-train", "extend=same", "train.epochs=1")
     changes = ["optim.schedule=constant", "train.epochs=3", "checkpoint.metric=loss"]
     run.succeeds("vit-train", f"fork={source}", *changes, "train.max_minutes=1e-9")

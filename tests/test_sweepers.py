@@ -17,7 +17,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 from test_resume import varied
 
-from vit_train.base.reading import read_json
+from vit_train.base.reading import flatten, read_json
 from vit_train.commands import train
 from vit_train.commands.rerun import begun_run
 from vit_train.config.data import DATA_CONFIGS
@@ -146,10 +146,11 @@ def test_a_job_of_a_sweep_is_repeated_by_its_command(
     assert {"model.depth", "model.embed_dim"} <= shown and "model.num_heads" not in shown
 
 
-JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]
+JOBS = ["-m", "seed=range(2)", *FEW, "train.epochs=2", "init_from=start", "hydra.sweep.dir=jobs"]
 
 
 def test_a_repeated_sweep_finishes_its_jobs(run: Run) -> None:
+    run.succeeds("vit-train", *FEW, "train.epochs=1", "hydra.run.dir=start/run")
     outcome = run.says("0 of 2 jobs finished", "vit-train", *JOBS, "train.max_minutes=1e-9")
     assert "vit-results" not in outcome.out
     first, second = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
@@ -160,7 +161,7 @@ def test_a_repeated_sweep_finishes_its_jobs(run: Run) -> None:
     assert outcome.out.count("jobs/seed_1 is finished") == 1
     assert "2 of 2 jobs finished" in outcome.out
     # One more seed repeats no finished run.
-    more = [each.replace("seed=0,1", "seed=7,0,1") for each in JOBS]
+    more = [each.replace("seed=range(2)", "seed=7,0,1") for each in JOBS]
     outcome = run.succeeds("vit-train", *more)
     assert outcome.out.count(" is finished: its results are in") == 2
     assert sorted(path.name for path in Path("jobs").glob("s*")) == ["seed_0", "seed_1", "seed_7"]
@@ -174,18 +175,19 @@ def test_a_repeated_sweep_finishes_its_jobs(run: Run) -> None:
     assert outcome.out.endswith("\nnext    vit-results jobs\n        tensorboard --logdir jobs\n")
 
 
-def test_jobs_that_differ_only_in_rounding_are_separate_runs(run: Run) -> None:
+@pytest.mark.parametrize("key, values", [("train.micro_batch", (4, 8)), ("name", ("a", "b"))])
+def test_jobs_that_differ_in_anything_are_separate_runs(
+    run: Run, key: str, values: tuple[Any, ...]
+) -> None:
     """Also beside a run that cannot be read, which concerns no other job."""
-    Path("rounding/damaged").mkdir(parents=True)
-    Path("rounding/damaged/config.yaml").write_text("{", encoding="utf-8")
-    sweep = ["-m", "train.micro_batch=4,8", *FEW, "train.epochs=1", "hydra.sweep.dir=rounding"]
-    outcome = run.succeeds("vit-train", *sweep)
+    Path("jobs/damaged").mkdir(parents=True)
+    Path("jobs/damaged/config.yaml").write_text("{", encoding="utf-8")
+    sweep = ["-m", f"{key}={values[0]},{values[1]}", *FEW, "train.epochs=1"]
+    outcome = run.succeeds("vit-train", *sweep, "hydra.sweep.dir=jobs")
     assert "2 of 2 jobs finished" in outcome.out and "is finished" not in outcome.out
-    sizes = [
-        read_json(Path(f"rounding/micro_batch_{size}/summary.json"))["config"]["train"]
-        for size in (4, 8)
-    ]
-    assert [each["micro_batch"] for each in sizes] == [4, 8]
+    for value in values:
+        summary = read_json(Path(f"jobs/{key.removeprefix('train.')}_{value}/summary.json"))
+        assert dict(flatten(summary["config"]))[key] == value
 
 
 @pytest.mark.slow
@@ -267,4 +269,4 @@ def test_a_run_is_the_same_wherever_a_published_data_set_lies(
     )
     for name in (REQUESTED, CONFIG):
         (tmp_path / name).write_text(yaml.safe_dump(asdict(here)), encoding="utf-8")
-    assert (begun_run([tmp_path], there) is not None) == is_same
+    assert (begun_run([tmp_path], there, ()) is not None) == is_same

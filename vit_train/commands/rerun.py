@@ -18,6 +18,7 @@ from vit_train.config.data import folder_of
 from vit_train.config.fields import UsageError
 from vit_train.config.run import (
     CHOSEN_BY_NAME,
+    CONTINUED,
     TrainConfig,
     as_saved,
     declared,
@@ -42,15 +43,19 @@ from vit_train.trained.folder import (
 from vit_train.trained.own_code import saved_code
 
 
-def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, TrainConfig] | None:
+def begun_run(
+    folders: Iterable[Path], requested: TrainConfig, varied: Collection[str]
+) -> tuple[Path, TrainConfig] | None:
     """Return the first of `folders` whose run was started with the `requested` settings and code.
 
-    Also return the settings with which to resume it. Settings that alter nothing may differ; those
-    of `requested` are used. Return None if there is no such run.
+    Also return the settings with which to resume it. Settings that alter nothing may differ, except
+    those that the sweep has `varied`; those of `requested` are used. Return None if there is no
+    such run.
     """
     from vit_train.run.folder import registered_code  # needs torch
+    from vit_train.run.start import with_named_runs
 
-    wanted = values(requested)
+    wanted = values(with_named_runs(requested, Path(), None))  # as in REQUESTED
     known = declared_by(asdict(requested))
     code = registered_code()
     for folder in folders:
@@ -58,7 +63,8 @@ def begun_run(folders: Iterable[Path], requested: TrainConfig) -> tuple[Path, Tr
             begun = values(from_checkpoint(read_settings(folder / REQUESTED)))
             differing = [key for key in wanted if wanted[key] != begun.get(key, ...)]
             if saved_code(folder) in ({}, code) and all(
-                known.get(key, {}).get("alters") == "nothing" for key in differing
+                known.get(key, {}).get("alters") == "nothing" and key not in varied
+                for key in differing
             ):
                 config = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
                 return folder, with_settings(config, {key: wanted[key] for key in differing})
@@ -75,7 +81,7 @@ def rerun_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     if composed.config is not None:
         path = run_at(Path(composed.config))
         settings = read_settings(path / REQUESTED if path.is_dir() else path)
-        return changed("config", settings | {"resume": None}, composed, overrides)
+        return changed("config", settings | dict.fromkeys(CONTINUED), composed, overrides)
     if composed.fork is not None:
         folder, named = resumed_run(composed.fork, "fork")
         checkpoint = named or last_checkpoint(folder)

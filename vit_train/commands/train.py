@@ -76,6 +76,13 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
     used = [f"{key}=" for key in CONTINUED if composed[key] is not None]
     if len(used) > 1:
         refuse(f"{' and '.join(used)} cannot be combined: use only one of them")
+    in_sweep = settings.mode == RunMode.MULTIRUN
+    unused = "hydra.run.dir=" if in_sweep or used == ["resume="] else "hydra.sweep.dir="
+    if IS_MAIN and any(each.startswith(unused) for each in settings.overrides.hydra):
+        refuse(
+            f"{unused} has no effect here: name the folder of a new run with hydra.run.dir=, and "
+            "that of a sweep (-m) with hydra.sweep.dir="
+        )
     if composed.resume is not None:
         return resume(composed, settings)
     if used:
@@ -87,7 +94,7 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
     if found := already_begun(folder, config, settings):
         return continue_run(found[0], None, found[1], settings)
     searches = AUTO in sys.argv or "Optuna" in str(settings.sweeper._target_)
-    if settings.mode == RunMode.MULTIRUN and searches and config.data.val == "none":
+    if in_sweep and searches and config.data.val == "none":
         refuse("this sweep needs validation results: choose data.val=split")
     if own_modules():
         from vit_train.run.check import require_own_parts  # rarely needed
@@ -117,7 +124,7 @@ def already_begun(
         return None
     from vit_train.commands.rerun import begun_run  # rarely needed
 
-    return begun_run(earlier, config)
+    return begun_run(earlier, config, varied())
 
 
 def launch_of(settings: HydraConf) -> "Launch":
@@ -204,13 +211,21 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
 def job_folder(number: int) -> str:
     """Return the name of a sweep's job: the settings that vary, such as "depth_2-seed_0".
 
-    The file conf/train.yaml calls this function. A setting varies unless it was typed with a single
-    value. If no setting varies, return the job's number.
+    The file conf/train.yaml calls this function. If no setting varies, return the job's number.
     """
-    fixed = [each.partition("=")[0] for each in sys.argv if "," not in each]
-    chosen = (each.partition("=") for each in HydraConfig.get().overrides.task)
-    words = (f"{key.rpartition('.')[2]}_{value}" for key, _, value in chosen if key not in fixed)
+    words = (f"{key.rpartition('.')[2]}_{value}" for key, value in varied().items())
     return file_name("-".join(words)) or str(number)
+
+
+def varied() -> dict[str, str]:
+    """Return the settings that vary in this sweep, with this job's values.
+
+    A setting varies unless it was typed with a single value.
+    """
+    # Without the commas of a,b and the brackets of range(3).
+    fixed = [each.partition("=")[0] for each in sys.argv if {*",("}.isdisjoint(each)]
+    chosen = (each.partition("=") for each in HydraConfig.get().overrides.task)
+    return {key: value for key, _, value in chosen if key not in fixed}
 
 
 # Not in main, because the processes of Slurm only import this module.

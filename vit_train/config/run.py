@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten, require_config
 from vit_train.config.augment import AugmentConfig
@@ -161,7 +161,7 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
     shapes, trained with AdamW. Data sources without download URLs get those of their presets.
     """
     for group, classes in CHOSEN_BY_NAME.items():
-        if getattr(config, group).name == MISSING:
+        if getattr(config, group) == getattr(TrainConfig(), group):
             config = replace(config, **{group: next(iter(classes.values()))()})
     if getattr(config.data, "urls", None) == []:  # they are in a preset, which Python does not read
         config = with_settings(config, {"data.urls": preset_urls(config.data.name)})
@@ -340,18 +340,16 @@ def without_retired(stored: dict[str, Any]) -> dict[str, Any]:
     A setting with another value stays, so that the error message for unknown settings names it.
     Settings in RENAMED get their present names.
     """
-    current = {
-        group: {RENAMED.get(f"{group}.{name}", name): value for name, value in part.items()}
+    return {
+        group: {
+            RENAMED.get(f"{group}.{name}", name): value
+            for name, value in part.items()
+            if RETIRED.get(f"{group}.{name}", ...) != value
+        }
         if isinstance(part, dict)
         else part
         for group, part in stored.items()
     }
-    for key, value in RETIRED.items():
-        group, _, name = key.partition(".")
-        settings = current.get(group)
-        if isinstance(settings, dict) and settings.get(name, ...) == value:
-            current[group] = {each: settings[each] for each in settings if each != name}
-    return current
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
