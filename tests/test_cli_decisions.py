@@ -217,7 +217,7 @@ def test_a_class_or_split_that_loses_its_photos_is_named(run: Run) -> None:
     )
     train = [name for name in names if name.startswith("train/a")]
     decide(*(f"{name},leave out,," for name in train))
-    words = "data.decisions leaves no training images of a, which the model cannot learn"
+    words = "there are no training images of a, which the model cannot learn: move its other images"
     run.says(words, *LEARN, DECIDED, "data.val=none", "train.batch_size=4")
     decide(*(f"{name},leave out,," for name in names if name.startswith("test")))
     run.fails("data.decisions leaves out all test images", "vit-data", *DATA, DECIDED)

@@ -121,8 +121,10 @@ def test_the_official_validation_images_of_a_set_of_torchvision_are_used(tmp_pat
             Image.new("L", (40, 30), 60 * number).save(folder / "images" / name)
     data = load_dataset(TorchvisionConfig(root=str(tmp_path), set="DTD"))
     assert data.classes == ("dotted", "woven") and data.val is not None
+    assert TorchvisionConfig.fit == "stretch"  # for other images
     means = [part.images.float().mean().item() for part in (data.train, data.val, data.test)]
     assert means == [0, 60, 120] and data.val.labels.tolist() == [0, 1]
+    assert data.train.with_others(data.val).all_names.tolist() == [0, 1, 2, 3]
 
 
 def test_imagenette_has_one_name_a_class(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_column_of_file_names_is_the_path_and_a_repeated_row_counts_once(
     data = load_dataset(table(rows("id,photo,label", [*lines, lines[0]])))
     found = {*data.train.all_names, *data.test.all_names}
     assert found == {*PHOTOS} and len(data.train) + len(data.test) == len(PHOTOS)
-    assert "1 row left out, because an earlier row is the same" in caplog.text
+    assert "1 row left out, because an earlier row has the same label" in caplog.text
 
 
 LAYOUTS = [
@@ -131,6 +131,7 @@ LAYOUTS = [
     ("bus/1 bus/2 train/1 train/2", "root/bus If every folder in data.root= is a class, set data."),
     ("bus train/1 train/2 layout=classes", "bus 3 1 train 8 0 all 11 1"),
     ("bus train test", "If every folder in data.root= is a class, set data.layout=classes"),
+    ("bus taxi test", "root/test is read as a class, because it has no folders. If every folder"),
     ("bus train test layout=classes", "bus 3 1 test 4 0 train 4 0 all 11 1"),
     (
         "part1/a part1/b part2/a part2/b",
@@ -260,6 +261,7 @@ PUBLIC = {
     ),
     # Kaggle
     "ids": ("labels.csv", "id,label\n" + "".join(f"{p[:-4]},{p[:3]}\n" for p in PHOTOS), {}),
+    "labels first": ("labels.csv", "".join(f"{p[:3]},{p}\n" for p in PHOTOS), {}),
     # lists such as train.txt
     "a list": (
         "train.txt",
@@ -405,12 +407,22 @@ def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     assert load_dataset(table(rows("path,label,", lines), group_by=None)).train.groups is None
     folder = FolderConfig(root="photos", image_size=8, group_by=r"\d")
     assert load_dataset(folder).test.all_names.tolist() == data.test.all_names.tolist()
-    with pytest.raises(ValueError, match=r"matches no part of cat/0\.png"):
-        load_dataset(replace(folder, group_by="patient"))
+    for pattern in ("patient", r"\d*"):
+        with pytest.raises(ValueError, match=r"matches no part of cat/0\.png"):
+            load_dataset(replace(folder, group_by=pattern))
     with pytest.raises(ValueError, match="is not a regular expression"):
         load_dataset(replace(folder, group_by="("))
     with pytest.raises(ValueError, match=r"labels.csv has no column patient\(s\)"):
         load_dataset(table(rows("path,label,patient", lines), group_by="patient(s)"))
+
+
+@pytest.mark.usefixtures("run")
+def test_the_weighted_labels_of_an_image_are_never_divided() -> None:
+    lines = [f"{name},{label},train,0.5" for name in PHOTOS for label in ("cat", "dog")]
+    config = table(rows("path,label,split,weight", lines), val_fraction=0.3)
+    splits = make_splits(load_dataset(config), config)
+    names = splits.named("val").all_names
+    assert len(names) == 2 * len({*names}) and not {*names} & {*splits.train.all_names}
 
 
 def grouped(sizes: Sequence[int]) -> ImageSet:

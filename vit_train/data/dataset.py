@@ -146,10 +146,9 @@ class ImageSet:
 
     def with_others(self, others: "ImageSet") -> "ImageSet":
         """Return these images followed by `others`, which must have the same size in pixels."""
-        theirs = others.columns
-        return ImageSet(
-            **{key: concatenated(own, theirs[key]) for key, own in self.columns.items()}
-        )
+        numbered = self.names is None and others.names is None  # anew
+        mine, theirs = (vars(each) if numbered else each.columns for each in (self, others))
+        return ImageSet(**{key: concatenated(own, theirs[key]) for key, own in mine.items()})
 
     def subset(self, index: Tensor) -> "ImageSet":
         rows = index.cpu().numpy()

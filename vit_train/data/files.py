@@ -325,6 +325,8 @@ def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
             f"but each has the same folders: {listed(inside[0])}. If they are splits, call them "
             f"train, val or test. {IF_CLASSES}"
         )
+    for place in places.values():
+        logger.warning(f"{place} is read as a class, because it has no folders. {IF_CLASSES}")
 
 
 def scan(root: Path, config: FolderConfig) -> SplitFiles:
@@ -357,7 +359,7 @@ def group_of(path: Path, config: FolderConfig) -> str | None:
         found = re.search(pattern, name)
     except re.error as error:
         raise ValueError(f"data.group_by={pattern} is not a regular expression: {error}") from None
-    if found is None:
+    if not found or not found[0]:
         raise ValueError(
             f"data.group_by={pattern} matches no part of {name}: change it to match every file"
         )

@@ -84,7 +84,10 @@ def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
         require_separated(files)
     parts = splits_of(rows)
     kept = without_repeats(rows, files, parts)
-    tree = SplitFiles(Path(config.file), [files[number] for number in kept], [], has_tags)
+    files = [files[number] for number in kept]
+    if len({file.path for file in files}) < len(files):  # an image's labels stay in one split
+        files = [file._replace(group=file.group or str(file.path)) for file in files]
+    tree = SplitFiles(Path(config.file), files, [], has_tags)
     return by_split(tree, [parts[number] for number in kept])
 
 
@@ -110,7 +113,7 @@ def without_repeats(
                 f"{row.place} lists {row.cells['path']} again, with another label or split than "
                 f"{rows[other].place}: write one row for each image, with several classes as tags"
             )
-    warn_of(repeated, "row", "left out, because an earlier row is the same")
+    warn_of(repeated, "row", "left out, because an earlier row has the same label")
     return [*kept.values()]
 
 
@@ -284,16 +287,17 @@ def split_headers(
     """Return the names of the columns, config.columns if set, and the lines of images.
 
     A first line with the name of an image is one of them; without config.columns, two cells in it
-    are a path and a label. With config.columns, the name may lack its suffix.
+    are a path and a label, in either order. With config.columns, the name may lack its suffix.
     """
     first = lines[0][1] if lines else []
-    columns = config.columns or (
-        ["path", "label"] if len(first) == 2 and first[0].lower().endswith(SUFFIXES) else first
-    )
+    is_image = [cell.lower().endswith(SUFFIXES) for cell in first]
+    columns = config.columns or first
+    if not config.columns and sorted(is_image) == [False, True]:
+        columns = ["path", "label"] if is_image[0] else ["label", "path"]
     place = columns_of(columns, config).get("path", 0)
     path = Path(config.root, *first[place : place + 1])
     has_id = bool(config.columns) and with_suffix(path, by_stem).is_file()
-    if has_id or path.suffix.lower() in SUFFIXES:
+    if has_id or any(is_image):
         return columns, lines
     if config.columns:
         logger.info(f"{config.file}: the first line, {listed(first)}, is not read as an image")
@@ -428,8 +432,8 @@ def label_column(
 ) -> tuple[str, list[str]] | None:
     """Return the name, label or tags, and the cells of the column that `others` stand for.
 
-    A single column is the label if there are at least two rows for each value, and if the values
-    are not those of splits. Several columns are of one class each if all their cells are MARKS: the
+    A single column is the label if its values occur twice on average, and if they are not those of
+    splits. Several columns are of one class each if all their cells are MARKS: the
     classes of a row are its label if each row has exactly one, or else tags. Or return None.
     """
     places = [*others.values()]

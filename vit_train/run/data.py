@@ -177,10 +177,11 @@ def data_facts(
                 "which vit-data lists"
             )
     counts = splits.train.class_counts(len(data.classes))
-    if splits.left_out and 0 in counts:
+    if 0 in counts:
         logger.warning(
-            f"data.decisions leaves no training images of {data.classes[counts.index(0)]}, which "
-            "the model cannot learn: to remove the class, move its images elsewhere"
+            f"there are no training images of {data.classes[counts.index(0)]}, which the model "
+            "cannot learn: move its other images elsewhere, or check data.decisions and "
+            "data.group_by, whose groups are never divided"
         )
     return DataFacts(data.classes, data.image_shape, data.fingerprint, seen, seen_before)
 
@@ -210,7 +211,7 @@ def training_batches(config: TrainConfig, data: RunData, processes: Processes) -
     count = len(data.train)
     size = batches.batch_size
     if count % size > count / 10:
-        other = min(range(size, size // 2, -1), key=lambda each: count % each)
+        other = min(range(size - 1, size // 2 - 1, -1), key=lambda each: count % each)
         logger.warning(
             f"each epoch leaves out {count % size:,} of {counted(count, 'training image')}, "
             f"different ones each time, because they do not fill a batch of {size}: "

@@ -167,7 +167,8 @@ def listed_images(
     Without `count`, also read the validation images, for a temperature. Return None if the run's
     list of files, and the keys of the images it has seen, do not show that these are its images.
     """
-    if given.root or given.file or given.decisions or config.cache or meta.seen is None:
+    elsewhere = given.root or given.file or given.decisions or config.cache
+    if elsewhere or config.test_subset or meta.seen is None:
         return None
     trees = listed_trees(config, run_folder(meta.path) / IMAGES, meta.classes)
     parts = dict[str, ImageSet]()
@@ -199,12 +200,16 @@ def listed_trees(
         return {}
     found = find_trees(replace(config, split_as=None)).values()
     trees = [relabeled(tree, classes) for tree in found]
-    files = {listed_name(file.path, config): file for tree in trees for file in tree.files}
+    files = {
+        (listed_name(file.path, config), plain_cell(file.label)): file
+        for tree in trees
+        for file in tree.files
+    }
     rows = [row for _, row in table_rows(TableConfig(file=str(table)))]
-    labels = {row["path"]: row.get("tags", row.get("label")) for row in rows}
-    if labels != {name: plain_cell(file.label) for name, file in files.items()}:
+    labeled = [(row["path"], row.get("tags", row.get("label"))) for row in rows]
+    if set(labeled) != files.keys():
         return {}
-    whole = replace(trees[0], files=[files[row["path"]] for row in rows], other_files=[])
+    whole = replace(trees[0], files=[files[each] for each in labeled], other_files=[])
     return by_split(whole, [row["split"] for row in rows])
 
 
