@@ -25,7 +25,7 @@ from vit_train.config.run import TrainConfig
 from vit_train.interop import export as exporting
 from vit_train.interop.formats import FORMATS_BY_NAME, exportable
 from vit_train.interop.layouts import HUGGING_FACE, TIMM
-from vit_train.interop.pretrained import pretrained
+from vit_train.interop.pretrained import assumptions, pretrained
 from vit_train.model.build import build
 from vit_train.model.vit import VisionTransformer
 from vit_train.run.weights import start_from
@@ -272,6 +272,8 @@ def test_what_weights_do_not_show_is_as_set_or_as_usual(run: Run) -> None:
     save("wider.safetensors", weights(embed_dim=128, depth=1))
     found = pretrained("wider.safetensors", CONFIG)
     assert found.config.num_heads == 2 and "num_heads" in found.assumed  # 64 wide, as published
+    wide = assumptions(TIMM, {}, {"embed_dim": 1280}, CONFIG)  # 80 wide, as ViT-H
+    assert wide["num_heads"] == 16
 
 
 def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:

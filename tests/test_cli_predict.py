@@ -219,6 +219,7 @@ def test_an_implausible_temperature_is_ignored(small_run: SmallRun) -> None:
             note.write_text(text, encoding="utf-8")
             assert vit_train.load("run").meta.temperature is None, text
     note.write_text(f'{{"temperatures": {{{key}: 1.5}}}}', encoding="utf-8")
+    Path("run/summary.json").write_text("[]", encoding="utf-8")
     assert vit_train.load("run").meta.temperature == 1.5
 
 
@@ -275,6 +276,8 @@ def test_a_temperature_in_another_precision_is_not_saved(run: Run, small_run: Sm
     run.succeeds("vit-eval", "ckpt=run")
     noted = note.read_text(encoding="utf-8")
     run.succeeds("vit-eval", "ckpt=run", "precision=bf16")
+    (page,) = Path("run").glob("eval-test-*/report.html")
+    assert "which vit-predict applies" not in page.read_text(encoding="utf-8")
     assert note.read_text(encoding="utf-8") == noted
     assert len(list(Path("run").glob("eval-*"))) == 2
     with contextlib.chdir("run/checkpoints"):
@@ -376,6 +379,7 @@ def test_results_on_mirrored_and_corrupted_images_are_separate(run: Run) -> None
     results = read_json(folder / "results.json")
     assert results["tta_flip"]["loss"] != results["result"]["loss"]
     found = results["robustness"]
+    assert len(csv_rows("worse/predictions.csv")) == 9
     by_severity = list(found["acc_by_severity"].values())
     assert np.shape(by_severity) == (8, 5)
     assert found["mean_acc"] == pytest.approx(np.mean(by_severity))

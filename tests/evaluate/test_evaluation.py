@@ -48,7 +48,8 @@ NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val",
-    "classes": NAMES, "caveat": "", "biased": False, "command": "vit-eval", "root": "photos",
+    "classes": NAMES, "caveat": "", "biased": False, "calibration_saved": True,
+    "command": "vit-eval", "root": "photos",
 }  # fmt: skip
 FOCUS = {
     "images": 256, "deleted": 0.1, "changed": 0.3,

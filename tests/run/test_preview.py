@@ -35,7 +35,9 @@ def test_a_model_is_described_before_it_is_trained(run: Run, positions: str) -> 
 @pytest.mark.usefixtures("every_figure_is_drawn")
 def test_tiny_has_its_published_size(run: Run) -> None:
     """System E's parameters, and by hand: 4 · (3 D² + D²) + 8 D² + attention + head and patches."""
-    outcome = run.says("1,205,898 parameters", "vit-inspect", "out=table.png")
+    start = "init_from=builtin:cifar10"
+    outcome = run.says("1,205,898 parameters", "vit-inspect", "out=table.png", start)
+    assert f"{start} is not read" in outcome.said
     with Image.open("table.png") as picture:
         assert picture.size[0] > 500
     tokens, dim, hidden, depth = 65, 128, 512, 6
@@ -74,7 +76,8 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     grid = Mock(side_effect=lambda *what, **how: Figure())
     monkeypatch.setattr("vit_train.run.preview.image_grid", grid)
     data = ShapesConfig(train_images=60, test_images=10, val_fraction=0.8)
-    augment, out = AugmentConfig(mixup_alpha=1.0), str(tmp_path / "a.png")
+    augment = AugmentConfig(mixup_alpha=1.0, mix_epochs=1)
+    out = str(tmp_path / "a.png")
     for _ in range(2):
         draw_contact_sheet(SheetConfig(data, augment, images=5, variants=3, out=out))
     (drawn, labels, _), (again, _, _) = (

@@ -39,7 +39,7 @@ def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
 
 def test_the_newest_finished_run_counts_whatever_it_is_called(tmp_path: Path) -> None:
     made(tmp_path / "b", "finished", 10)
-    newest = made(tmp_path / "a", "finished", 20)
+    newest = made(tmp_path / "a", "finished", 20, best_val={"mine": None})
     made(tmp_path / "c", "interrupted", 30)
     (made(tmp_path / "d", "finished", 40) / "summary.json").write_text("{", encoding="utf-8")
     assert run_at(tmp_path) == newest

@@ -235,7 +235,7 @@ class FolderConfig(DataConfig):
     white_level: int | None = setting(
         None,
         "In grayscale images of more than 8 bits, the value that becomes white; null: the largest "
-        "value of the smallest bit depth (10, 12, 14 or 16) that holds all training images.",
+        "value of the smallest bit depth (8, 10, 12, 14 or 16) that holds all training images.",
         at_least=1,
         at_most=65535,
     )
@@ -371,6 +371,7 @@ class TorchvisionConfig(DataConfig):
     """A data set of torchvision with its official splits, downloaded and read by torchvision."""
 
     builds = "vit_train.data.torchvision_sets:load_torchvision"
+    fit: ClassVar[str] = "stretch"
 
     name: str = "torchvision"
     set: str = setting("MNIST", "The data set's class.", choices=tuple(TORCHVISION_SETS))

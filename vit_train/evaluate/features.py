@@ -44,6 +44,11 @@ def write_features(config: FeaturesConfig) -> None:
         arrays = {"classes": np.array(trained.meta.classes)}
         found, data = evaluated_images(config.data, "test", trained.meta, with_train=True)
         val = found.val if data.val == "split" else None
+        if val is None and data.val == "split":
+            logger.warning(
+                "without the validation images, which are known only for the run's own images at "
+                "the size that it trained on"
+            )
         for split, images in (("train", found.train), ("val", val), ("test", found.images)):
             if images is not None:
                 arrays[f"{split}_features"] = features(images.images).numpy()

@@ -198,7 +198,8 @@ def assumptions(
     values. `shown` has the settings that follow from the weights.
     """
     width = shown["embed_dim"]
-    usual = max(1, width // HEAD_DIM)
+    # ViT-H, ViT-g and ViT-G have 16 heads, too; only DINOv2's giant model has 24.
+    usual = 24 if width == 1536 else min(16, max(1, width // HEAD_DIM))
     assumed = {
         "num_heads": wanted.num_heads if width == wanted.embed_dim else usual,
         "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,

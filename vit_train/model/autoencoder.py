@@ -19,8 +19,8 @@ from vit_train.model.vit import Encoder, init_weights
 class DecoderBlock(nn.Module):
     """A decoder block of self-attention, cross-attention and MLP, each computing x + f(LN(x)).
 
-    A decoder block is always pre-LN, and has neither stochastic depth nor LayerNorms of queries and
-    keys, even if the encoder has them.
+    A decoder block is always pre-LN, and has neither stochastic depth, LayerScale nor LayerNorms of
+    queries and keys, even if the encoder has them.
     """
 
     def __init__(self, config: ViTConfig) -> None:

@@ -12,8 +12,8 @@ class Features(nn.Module):
 
     For a Vision Transformer, the features are the class token (`tokens` is "class") or the mean of
     the patches ("mean") after block `layer`, which counts from 1 or, if negative, from the end. By
-    default ("auto"), they are what the head reads or, for an autoencoder, the mean. After the last
-    block, they are normalized as for the head.
+    default ("auto"), they are what the head (with its hidden layer, if any) reads or, for an
+    autoencoder, the mean. After the last block, they are normalized as for the head.
 
     For any other network, they are the input of its `head`. Raises ValueError if the model does not
     have the layer or the class token.

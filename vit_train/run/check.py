@@ -47,7 +47,10 @@ def check_parts(config: TrainConfig) -> Iterator[tuple[str, Iterator[str]]]:
     The parts are tried with these settings, but with a shallow model and in short runs.
     """
     if type(config.data) is ShapesConfig:
-        config = replace(config, data=ShapesConfig(train_images=32, test_images=8))
+        few = replace(
+            config.data, train_images=32, test_images=8, train_subset=None, test_subset=None
+        )
+        config = replace(config, data=few)
     loop = LoopConfig(epochs=1, batch_size=8, micro_batch=4)
     base = replace(shallow(config), train=loop, device="cpu", precision="fp32")
     measured: list[tuple[str, dict[str, Any]]] = [

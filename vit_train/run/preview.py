@@ -36,10 +36,9 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     train = make_splits(data, config.data).train
     normalize = Normalize(channel_statistics(train.images))
     classes = len(data.classes)
+    augment = replace(config.augment, policy_epochs=None, mix_epochs=None)  # in all variants
     cpu = torch.device("cpu")
-    batches = TrainBatches(
-        train, classes, normalize, config.augment, config.images, config.seed, cpu
-    )
+    batches = TrainBatches(train, classes, normalize, augment, config.images, config.seed, cpu)
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
     columns = [(train.images[chosen], train.labels[chosen])]
     for variant in range(config.variants):
@@ -59,6 +58,8 @@ def inspect_model(config: InspectConfig) -> None:
     For a Vision Transformer that classifies, also print a permutation test and draw the position
     embeddings, if the model has any.
     """
+    if config.init_from is not None:
+        logger.warning(f"init_from={config.init_from} is not read: this is a new model as set")
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     require_model_fits(

@@ -11,7 +11,7 @@ from torch import nn
 
 from vit_train.base.log import logger
 from vit_train.base.machine import memory_bytes
-from vit_train.config.data import APPLIED, IMAGES, FolderConfig
+from vit_train.config.data import APPLIED, IMAGES, FolderConfig, TorchvisionConfig
 from vit_train.config.fields import chosen, sides
 from vit_train.config.model import (
     ModelConfig,
@@ -272,7 +272,7 @@ def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]
     The encoders of this program's autoencoders need as much training as random weights.
     """
     found: dict[str, Any] = {}
-    if isinstance(config.data, FolderConfig) and pretrained.image_size:
+    if isinstance(config.data, FolderConfig | TorchvisionConfig) and pretrained.image_size:
         found["data.image_size"] = pretrained.image_size
     is_classifier = pretrained.layout or "head.weight" in pretrained.state
     if is_classifier and isinstance(config.task, LabelsConfig) and not config.train.freeze:

@@ -72,8 +72,8 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
             "train.freeze=encoder needs a Vision Transformer with pretrained weights: set "
             "init_from=RUN"
         )
-    for module in encoder.modules():  # otherwise the head would learn from noise
-        if isinstance(module, Dropout):
+    for name, module in encoder.named_modules():  # otherwise the head would learn from noise
+        if isinstance(module, Dropout) and not name.startswith(HEAD):
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(name.startswith(HEAD))

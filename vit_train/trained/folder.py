@@ -121,14 +121,15 @@ def run_at(path: Path) -> Path:
 
 def validation(run: Path) -> tuple[float, str]:
     """Return a finished run's best validation result: a score, higher is better, and in words."""
-    found = typed(dict[str, float], read_object(run / SUMMARY).get("best_val") or {}, "best_val")
+    stored = read_object(run / SUMMARY).get("best_val") or {}
+    found = typed(dict[str, float | None], stored, "best_val")
     for name, sign, words in (
         ("acc", 1, "validation accuracy {:.2%}"),
         ("map", 1, "validation mAP {:.2%}"),
         ("loss", -1, "validation loss {:.4f}"),
     ):
-        if name in found:
-            return sign * found[name], words.format(found[name])
+        if (value := found.get(name)) is not None:
+            return sign * value, words.format(value)
     return -math.inf, "no validation"
 
 

@@ -139,7 +139,7 @@ def require_same_code(run: Path, now: Mapping[str, bytes]) -> None:
 
 def warn_of_changes(run: Path, now: Mapping[str, bytes]) -> None:
     """Log a warning if any of these files differs from its copy in the run's folder."""
-    then = saved_code(run)
+    then = saved_code(run) if now else {}
     if changed := [name for name in now if then.get(name, now[name]) != now[name]]:
         logger.warning(
             f"{', '.join(changed)} has changed since {run} was trained; the copy is in {run / CODE}"
