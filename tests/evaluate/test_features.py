@@ -92,8 +92,8 @@ def test_an_autoencoder_is_probed_while_it_trains_and_when_it_is_evaluated(
     probed = run.says("probe, knn: ", "vit-eval", "ckpt=run", "probe=true")
     written = run.says("train_features (180, 16)", "vit-features", "ckpt=run")
     assert "trained on these images" not in probed.said + written.said
-    larger = ["vit-features", "ckpt=run", "data.image_size=48", "out=larger.npz"]
-    run.says("without the validation images, which are known only for", *larger)
+    words = "without the validation images, which are known only for"
+    run.says(words, "vit-features", "ckpt=run", "data.image_size=48", "out=larger.npz")
     splits = ("train", "val", "test")
     (results,) = Path("run").glob("eval-test-*/results.json")
     assert "What its features know" in results.with_name("report.html").read_text(encoding="utf-8")

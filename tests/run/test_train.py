@@ -398,6 +398,7 @@ def test_a_frozen_encoder_gives_the_head_the_same_features_every_time() -> None:
     model = build(config, (3, 16, 16), 10).train()
     torch.nn.init.normal_(model.head.weight)
     images = torch.randn(4, 3, 16, 16)
+    assert not torch.equal(*(model.encode(model.tokens(images))[0] for _ in range(2)))
     freeze_encoder(model, TrainConfig(model=config, init_from="RUN", seed=0))
     assert not torch.equal(model(images), model(images))  # of the head's own dropout
     model.pre_head = torch.nn.Identity()
@@ -499,8 +500,10 @@ def test_pretrained_weights_decide_only_what_is_open() -> None:
         config=own, image_size=48, layout="timm", state={}, statistics=None
     )
     assert "data.image_size" not in start.fine_tuning(config, pretrained)  # of images of one size
-    of_any_size = replace(config, data=TorchvisionConfig())
-    assert start.fine_tuning(of_any_size, pretrained)["data.image_size"] == 48
+    assert start.fine_tuning(replace(config, data=TorchvisionConfig()), pretrained) == {
+        **start.fine_tuning(config, pretrained),
+        "data.image_size": 48,
+    }
     assert start.fine_tuning(config, pretrained)["train.epochs"] == 20
     timed = with_settings(config, {"train.minutes": 1.0})
     assert "train.epochs" not in start.fine_tuning(timed, pretrained)

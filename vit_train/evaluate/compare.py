@@ -61,7 +61,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
         classes = list(dict.fromkeys(chain(common, *(meta.classes for meta in metas))))
         runs = [on_common_classes(run, classes, len(common)) for run in runs]
     require_same_images(runs)
-    names = map("{} ({})".format, ascii_uppercase, config.ckpt)
+    names = [f"{ascii_uppercase[place]} ({each})" for place, each in enumerate(config.ckpt)]
     write_comparison(folder, dict(zip(names, runs, strict=True)), common)
 
 

@@ -23,6 +23,7 @@ from vit_train.base.reading import (
     near_path,
     typed,
 )
+from vit_train.config.fields import ImageShape
 from vit_train.loop.state import State, TrainerState
 from vit_train.trained.folder import resume_command
 
@@ -73,7 +74,7 @@ class Checkpoint(TrainerState, Facts):
     """The content of a checkpoint: a trainer's state, a model's facts and a run's settings."""
 
     config: dict[str, Any]
-    image_shape: tuple[int, int, int]
+    image_shape: ImageShape
     # Mean and standard deviation of each channel, for normalizing images.
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -87,8 +88,7 @@ class Checkpoint(TrainerState, Facts):
     def copied(self) -> "Checkpoint":
         """Return a copy of the checkpoint, with all tensors copied to CPU memory."""
         content, tensors = disassemble(self)
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
-        return typed(Checkpoint, assemble(content, copies))  # type: ignore[no-any-return]
+        return assemble(content, {name: tensor.clone() for name, tensor in tensors.items()})
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as the bytes of a safetensors file."""
@@ -131,14 +131,14 @@ def read(path: Path) -> Checkpoint:
         mark = checksum(stored["content"], tensors)
         if (stored["format"], stored["checksum"]) != (FORMAT, mark):
             raise Refused
-        content = assemble({**stored["content"], "checksum": mark}, tensors)
+        content = {**stored["content"], "checksum": mark}
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Refused(
             "it is damaged, or not a checkpoint of this version of vit-train: name a run's "
             "folder, or last.safetensors or best.safetensors in its checkpoints/ (init_from= "
             "also accepts weights of other libraries)"
         ) from error
-    return typed(Checkpoint, content)  # type: ignore[no-any-return]
+    return assemble(content, tensors)
 
 
 def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:
@@ -165,13 +165,20 @@ def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:
     return plain(checkpoint, ""), tensors
 
 
-def assemble(content: Any, tensors: State) -> Any:
-    """Join the two results of `disassemble` to the values of a checkpoint's fields."""
+def assemble(content: Any, tensors: State) -> Checkpoint:
+    """Rebuild a checkpoint from the two results of `disassemble`.
+
+    Raise Refused if a tensor or a value is missing, or if a value has the wrong type.
+    """
 
     def tensor_or_dict(value: dict[str, Any]) -> Any:
         return tensors[value[TENSOR]] if value.keys() == {TENSOR} else value
 
-    return json.loads(json.dumps(content), object_hook=tensor_or_dict)
+    try:
+        filled = json.loads(json.dumps(content), object_hook=tensor_or_dict)
+    except (LookupError, TypeError) as error:
+        raise Refused(f"a tensor is missing: {error}") from error
+    return typed(Checkpoint, filled)  # type: ignore[no-any-return]
 
 
 def checksum(content: Any, tensors: State) -> str:
