@@ -27,6 +27,8 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 Entry = TypeVar("Entry")
 # The height and width of images, in pixels or in patches.
 Size = tuple[int, int]
+# The channels, height and width of images.
+ImageShape = tuple[int, int, int]
 
 
 class Reported(Exception):

@@ -19,7 +19,7 @@ from torch import Tensor
 from vit_train.base.machine import require_memory
 from vit_train.base.text import counted
 from vit_train.config.data import DataConfig
-from vit_train.config.fields import builder, in_pixels, sides
+from vit_train.config.fields import ImageShape, builder, in_pixels, sides
 
 # Number of channels of all images.
 CHANNELS = 3
@@ -198,7 +198,7 @@ class DataFacts(NamedTuple):
     """
 
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    image_shape: ImageShape
     # A checksum of all images and labels.
     fingerprint: str
     # The `image_keys` of the training and validation images (unless they are a fixed part of the
@@ -238,7 +238,7 @@ class Dataset:
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
+    def image_shape(self) -> ImageShape:
         """Return the shape of one image, (C,H,W)."""
         return tuple(self.train.images.shape[1:])  # type: ignore[return-value]
 

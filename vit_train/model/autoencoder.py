@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vit_train.config.fields import Size
+from vit_train.config.fields import ImageShape, Size
 from vit_train.config.model import ViTConfig
 from vit_train.model.attention import Attention
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
@@ -118,7 +118,7 @@ class EncoderDecoder(nn.Module):
     """
 
     def __init__(
-        self, config: ViTConfig, decoder_depth: int | None, image_shape: tuple[int, int, int]
+        self, config: ViTConfig, decoder_depth: int | None, image_shape: ImageShape
     ) -> None:
         super().__init__()
         self.encoder = Encoder(config, image_shape[1:], image_shape[0])
@@ -164,7 +164,7 @@ class Autoregressor(EncoderDecoder):
         self,
         config: ViTConfig,
         decoder_depth: int | None,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         given_rows: int,
     ) -> None:
         if config.sees_neighbors:

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from vit_train.base.machine import require_memory
-from vit_train.config.fields import Size, builder, in_pixels
+from vit_train.config.fields import ImageShape, Size, builder, in_pixels
 from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.attention import attention_of
 from vit_train.model.patches import grid_of
 from vit_train.model.vit import VisionTransformer
 
 
-def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+def build(config: ModelConfig, image_shape: ImageShape, num_classes: int) -> nn.Module:
     """Build a classifier of images (C,H,W) with newly initialized weights.
 
     The class that the settings build gets the settings, the images' height and width, their number
@@ -102,7 +102,7 @@ def images_at_once(model: VisionTransformer) -> int:
     return most if attention_of(model.config).has_weights else 0
 
 
-def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
+def forward_bytes(config: ModelConfig, image_shape: ImageShape) -> int:
     """Estimate the bytes of memory for a forward pass on one image (C,H,W), without the weights.
 
     The estimate covers the pixels, the activations of the widest layer, and one layer's attention.
@@ -128,7 +128,7 @@ MOST_PATCHES = 2**15
 def require_model_fits(
     config: ModelConfig,
     model: nn.Module,
-    image_shape: tuple[int, int, int],
+    image_shape: ImageShape,
     copies: int = 1,
     more: int = 0,
 ) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted
-from vit_train.config.fields import sides
+from vit_train.config.fields import ImageShape, sides
 from vit_train.config.tools import InspectConfig, SheetConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics, load_dataset
@@ -88,7 +88,7 @@ def inspect_model(config: InspectConfig) -> None:
         logger.info(f"plot of the position embeddings written to {config.out}")
 
 
-def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
+def subject(config: InspectConfig) -> tuple[ImageShape, int]:
     """Return the shape of the images (C,H,W) and the number of classes.
 
     The images are not loaded, so raise ValueError if the settings do not determine both.

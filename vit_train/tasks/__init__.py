@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from vit_train.config.fields import builder
+from vit_train.config.fields import ImageShape, builder
 from vit_train.config.model import ModelConfig, ViTConfig
 from vit_train.config.tasks import TaskConfig
 from vit_train.data.batches import Batch, DrawnBatches, EvalBatches
@@ -34,7 +34,7 @@ class Task(Objective, Protocol):
     columns: tuple[str, ...] = ()
     # A description of the maps among them; empty if there are none.
     legend: str = ""
-    image_shape: tuple[int, int, int]
+    image_shape: ImageShape
 
     def build_model(self) -> nn.Module:
         """Build the task's model with newly initialized weights."""
@@ -86,7 +86,7 @@ def require_labels(task: Task, images: ImageSet) -> None:
 
 
 def make_task(
-    config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    config: TaskConfig, model: ModelConfig, image_shape: ImageShape, num_classes: int
 ) -> Task:
     """Build the task; raise ValueError if it does not support the model or the images (C,H,W)."""
     task: Task = builder(config)(config, model, image_shape, num_classes)
@@ -108,7 +108,7 @@ class Flops:
 
 
 def count_flops(
-    config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    config: TaskConfig, model: ModelConfig, image_shape: ImageShape, num_classes: int
 ) -> Flops:
     """Return the FLOPs of the matrix products of a task's model for one image (C,H,W).
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.config.fields import Size
+from vit_train.config.fields import ImageShape, Size
 from vit_train.config.model import ModelConfig, ViTConfig, require_vit
 from vit_train.config.tasks import DistillConfig, LabelsConfig
 from vit_train.data.batches import Normalize
@@ -36,7 +36,7 @@ class Classify(Task):
         self,
         config: LabelsConfig,
         model: ModelConfig,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
     ) -> None:
         if num_classes < 2 and self.one_class:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vit_train.config.fields import ImageShape
 from vit_train.config.model import ModelConfig, require_vit
 from vit_train.config.tasks import AutoregressConfig, DecodeConfig, ReconstructConfig
 from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, to_device
@@ -36,7 +37,7 @@ class PixelTask(Task):
         self,
         config: DecodeConfig,
         model: ModelConfig,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
     ) -> None:
         self.config = config
@@ -64,7 +65,7 @@ class Reconstruct(PixelTask):
         self,
         config: ReconstructConfig,
         model: ModelConfig,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
     ) -> None:
         super().__init__(config, model, image_shape, num_classes)

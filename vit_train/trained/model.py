@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vit_train.base.machine import memory_bytes
 from vit_train.base.text import counted
 from vit_train.config.data import MAX_PIXELS
-from vit_train.config.fields import Size, as_setting
+from vit_train.config.fields import ImageShape, Size, as_setting
 from vit_train.config.run import TrainConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import ImagesOnDisk, Seen, Statistics
@@ -70,7 +70,7 @@ class Meta(Facts):
     path: Path
     config: TrainConfig
     task: Task
-    image_shape: tuple[int, int, int]
+    image_shape: ImageShape
     statistics: Statistics
     epoch: int
     images_seen: int
