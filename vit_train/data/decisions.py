@@ -1,14 +1,14 @@
 """A user's decisions on single images: to relabel them or leave them out. No file is moved."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, listed, plain_cell
 from vit_train.config.data import APPLIED, FolderConfig, TableConfig
-from vit_train.data.files import SplitFiles, bulleted, listed_name
+from vit_train.data.files import SplitFiles, Trees, bulleted, listed_name
 from vit_train.data.tables import read_lines
 
 # The columns of data.decisions, and what a row decides.
@@ -53,9 +53,7 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def with_decisions(
-    trees: Mapping[str, SplitFiles], file: str, config: FolderConfig
-) -> dict[str, SplitFiles]:
+def with_decisions(trees: Trees, file: str, config: FolderConfig) -> Trees:
     """Return the files of each split with their rows of data.decisions=`file`."""
     rows = read_decisions(file)
     return {
@@ -92,7 +90,7 @@ def relabeled(tree: SplitFiles, classes: Sequence[str]) -> SplitFiles:
     return replace(tree, files=files)
 
 
-def report_decisions(trees: Mapping[str, SplitFiles], file: str, root: str) -> None:
+def report_decisions(trees: Trees, file: str, root: str) -> None:
     """Log what data.decisions=`file` does, and warn of its rows whose image does not exist.
 
     Raise ValueError if no image of the file exists.

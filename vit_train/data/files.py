@@ -195,7 +195,11 @@ class SplitFiles:
         return None if None in groups else np.array(groups, dtype=object)
 
 
-def by_split(tree: SplitFiles, parts: Sequence[str]) -> dict[str, SplitFiles]:
+# The files of each split, by its name.
+Trees = dict[str, SplitFiles]
+
+
+def by_split(tree: SplitFiles, parts: Sequence[str]) -> Trees:
     """Divide files into splits; `parts` has the split of each file."""
     found: dict[str, list[ImageFile]] = {}
     for file, part in zip(tree.files, parts, strict=True):
@@ -223,7 +227,7 @@ def class_name(text: str) -> str:
 IF_CLASSES = "If every folder in data.root= is a class, set data.layout=classes"
 
 
-def folder_trees(config: FolderConfig) -> dict[str, SplitFiles]:
+def folder_trees(config: FolderConfig) -> Trees:
     """Return the trees of the folders in config.root that have usual names of splits.
 
     Without such folders, or if they have no class folders, the root is the training tree, as with

@@ -31,6 +31,7 @@ from vit_train.data.files import (
     NAMED_AT_MOST,
     NAMED_FORMATS,
     SplitFiles,
+    Trees,
     bulleted,
     by_split,
     class_name,
@@ -116,7 +117,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str] | None) -
     return image_set(tree, classes, config, {})
 
 
-def find_trees(config: FolderConfig) -> dict[str, SplitFiles]:
+def find_trees(config: FolderConfig) -> Trees:
     """Return the files of the training, test and validation images.
 
     Raise ValueError if images of one group are in two splits.
@@ -139,7 +140,7 @@ def find_trees(config: FolderConfig) -> dict[str, SplitFiles]:
     return trees
 
 
-def divided_as_before(trees: dict[str, SplitFiles], config: FolderConfig) -> dict[str, SplitFiles]:
+def divided_as_before(trees: Trees, config: FolderConfig) -> Trees:
     """Put the files of a folder into the splits of an earlier run; divide new files separately.
 
     A new file of a group that the run knows goes to the split of this group. Raise ValueError if
@@ -259,7 +260,7 @@ def image_set(
     return found.subset(torch.tensor(used)) if broken else found
 
 
-def class_names(trees: dict[str, SplitFiles]) -> list[str]:
+def class_names(trees: Trees) -> list[str]:
     """Return the sorted names of the classes that have training images.
 
     Warn about class folders without images, and about names that are almost the same. Raise

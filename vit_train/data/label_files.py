@@ -7,11 +7,13 @@ import yaml
 from vit_train.config.data import TableConfig
 from vit_train.data.files import by_suffix, walk, warn_of
 
+# The lines of a table, each with its number, as cells.
+Lines = list[tuple[int, list[str]]]
 # The ends of the paths of files that list the names of classes.
 CLASS_LISTS = ("/classes.txt", ".names", ".yaml", ".yml")
 
 
-def lines_of_images(config: TableConfig) -> list[tuple[int, list[str]]]:
+def lines_of_images(config: TableConfig) -> Lines:
     """Return the lines of a table of all images in config.root with the classes of their objects.
 
     The file config.file lists the classes. If each image has exactly one, it is the label, or else

@@ -20,13 +20,14 @@ from vit_train.data.files import (
     SUFFIXES,
     ImageFile,
     SplitFiles,
+    Trees,
     by_split,
     class_name,
     folded,
     images_in,
     warn_of,
 )
-from vit_train.data.label_files import CLASS_LISTS, lines_of_images
+from vit_train.data.label_files import CLASS_LISTS, Lines, lines_of_images
 from vit_train.data.splits import split_in, split_of
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
@@ -51,6 +52,12 @@ COLUMN_NAMES = {
 CELLS = {"": "train", "true": "val", "false": "train"}
 
 
+# The place of each column, by its name.
+Columns = Mapping[str, int]
+# A function from a folder to its image files by their names without suffix.
+Stems = Callable[[Path], Mapping[str, Sequence[Path]]]
+
+
 class Row(NamedTuple):
     """A row of a table: its place, such as "a.csv, line 2", and its cells by COLUMN_NAMES.
 
@@ -63,7 +70,7 @@ class Row(NamedTuple):
     cells: dict[str, str]
 
 
-def table_trees(config: TableConfig) -> dict[str, SplitFiles]:
+def table_trees(config: TableConfig) -> Trees:
     """Return the trees that the rows of the tables describe, by their split.
 
     Raise ValueError if a file cannot be read, lacks a column, has an incomplete row or a split with
@@ -174,7 +181,7 @@ def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
     ]
 
 
-def image_file(row: Row, stems: Callable[[Path], Mapping[str, Sequence[Path]]]) -> ImageFile:
+def image_file(row: Row, stems: Stems) -> ImageFile:
     """Return the file of a row; raise ValueError, with its place, if the row is incomplete.
 
     `stems` is `by_stem`, or the same with a cache.
@@ -193,7 +200,7 @@ def image_file(row: Row, stems: Callable[[Path], Mapping[str, Sequence[Path]]]) 
     )
 
 
-def with_suffix(path: Path, stems: Callable[[Path], Mapping[str, Sequence[Path]]]) -> Path:
+def with_suffix(path: Path, stems: Stems) -> Path:
     """Return the image file of an id without a suffix, such as 7 for 7.jpg, or `path` itself.
 
     Raise ValueError if the id fits several files.
@@ -274,16 +281,14 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
         yield place, {name: row[number] for name, number in columns.items()}
 
 
-def column_of_files(row: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
+def column_of_files(row: Sequence[str], columns: Columns) -> dict[str, int]:
     """Return the place of the path if one other cell of a row names an image, and its own not."""
     places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
     is_other = len(places) == 1 and places[0] not in columns.values()
     return {"path": places[0]} if is_other else {}
 
 
-def split_headers(
-    lines: Sequence[tuple[int, list[str]]], config: TableConfig
-) -> tuple[Sequence[str], Sequence[tuple[int, list[str]]]]:
+def split_headers(lines: Lines, config: TableConfig) -> tuple[Sequence[str], Lines]:
     """Return the names of the columns, config.columns if set, and the lines of images.
 
     A first line with the name of an image is one of them; without config.columns, two cells in it
@@ -317,7 +322,7 @@ def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str
     return [*row, *[""] * (len(headers) - len(row))]
 
 
-def read_lines(config: TableConfig) -> list[tuple[int, list[str]]]:
+def read_lines(config: TableConfig) -> Lines:
     """Return the lines that are not empty, each with its number, as cells.
 
     Raise ValueError if the file cannot be read.
@@ -350,7 +355,7 @@ def delimiter_of(first: str, columns: Sequence[str] | None) -> str:
     return delimiter if delimiter in first else " "
 
 
-def json_lines(text: str, columns: Sequence[str] | None) -> list[tuple[int, list[str]]]:
+def json_lines(text: str, columns: Sequence[str] | None) -> Lines:
     """Return JSON objects, in an array or one a line, as lines of cells.
 
     Without `columns`, the first line has the keys of all objects.
@@ -391,7 +396,7 @@ def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
     return columns
 
 
-def require_columns(headers: Sequence[str], found: Mapping[str, int], config: TableConfig) -> None:
+def require_columns(headers: Sequence[str], found: Columns, config: TableConfig) -> None:
     """Raise ValueError, with all headers, if a column is missing; `found` has the usual columns."""
     needed = ("path", "tags" if "tags" in found else "label")
     if missing := [name for name in needed if name not in found]:
@@ -418,7 +423,7 @@ def mark_in(cell: str) -> bool | None:
     return MARKS.get(cell.strip().lower())
 
 
-def other_columns(headers: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
+def other_columns(headers: Sequence[str], columns: Columns) -> dict[str, int]:
     """Return the places of all columns with a name (not _) but the given ones."""
     return {
         header: place
@@ -427,9 +432,7 @@ def other_columns(headers: Sequence[str], columns: Mapping[str, int]) -> dict[st
     }
 
 
-def label_column(
-    others: Mapping[str, int], rows: Sequence[Sequence[str]]
-) -> tuple[str, list[str]] | None:
+def label_column(others: Columns, rows: Sequence[Sequence[str]]) -> tuple[str, list[str]] | None:
     """Return the name, label or tags, and the cells of the column that `others` stand for.
 
     A single column is the label if its values occur twice on average, and if they are not those of
@@ -451,9 +454,9 @@ def label_column(
 
 def check_others(
     headers: Sequence[str],
-    others: Mapping[str, int],
+    others: Columns,
     rows: Sequence[Sequence[str]],
-    columns: Mapping[str, int],
+    columns: Columns,
     config: TableConfig,
 ) -> None:
     """Log the headers of the columns that are not used, `others`.

@@ -14,7 +14,7 @@ from vit_train.evaluate.summaries import (
     short_value,
     value_at,
 )
-from vit_train.loop.metrics import student_quantile
+from vit_train.loop.metrics import Interval, student_quantile
 
 # A sequential test: after each seed from FIRST_LOOK to LAST_LOOK, a two-sided t-test at LEVEL. All
 # looks together have a false-positive rate of at most 5 %, as a simulation in the tests shows
@@ -37,7 +37,7 @@ class Difference:
     values: Sequence[float]
 
     @property
-    def interval(self) -> tuple[float, float] | None:
+    def interval(self) -> Interval | None:
         """Return the 95 % interval of the mean (Student's t); None for fewer than two values."""
         count = len(self.values)
         if count < 2:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Booleans = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+# The lower and the upper end.
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,10 @@ class Evaluation:
         return {name: getattr(self, name) for name in self.scalars} | self.more
 
 
+# The results of a run's weights: "final" and, with validation, "best".
+Results = dict[str, Evaluation]
+
+
 @dataclass(frozen=True)
 class Classification(Evaluation):
     """Results of a classifier: accuracies as fractions, and the mean cross-entropy as loss."""
@@ -145,7 +151,7 @@ class Classification(Evaluation):
         )
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         return wilson_interval(round(self.acc * self.count), self.count)
 
 
@@ -168,7 +174,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return center, spread / (1 + Z * Z / count)
 
 
-def wilson_interval(successes: int, count: int) -> tuple[float, float]:
+def wilson_interval(successes: int, count: int) -> Interval:
     """Return Wilson's 95 % interval of the proportion successes / count, always within 0…1."""
     center, spread = wilson(successes / count, count)
     return max(0.0, center - Z * spread), min(1.0, center + Z * spread)
@@ -211,7 +217,7 @@ def fewest_trials(share: float) -> int:
     return math.ceil(math.log(ALPHA) / math.log(share))
 
 
-def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
+def interval_of_mean(shares: Sequence[float], count: int) -> Interval:
     """Return a 95 % interval of the mean accuracy of several runs, tested on the same images.
 
     `shares` are the runs' accuracies on `count` images. The interval covers the variation between
@@ -263,7 +269,7 @@ class Paired:
         return (self.only_second - self.only_first) / self.images
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """Return the 95 % interval of the difference (Bonett & Price 2012, equation 6)."""
         total = self.images + 2
         a = (self.only_first + 1) / total

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vit_train.loop.metrics import Booleans, Evaluation, Floats, Integers
+from vit_train.loop.metrics import Booleans, Evaluation, Floats, Integers, Interval
 
 # The threshold of a tag's probability, if none is chosen on validation images.
 THRESHOLD = 0.5
@@ -101,7 +101,7 @@ class TagPredictions:
         )
 
 
-def percentiles(samples: Floats) -> tuple[float, float]:
+def percentiles(samples: Floats) -> Interval:
     """Return the ends of the range that contains the middle 95 % of the samples (S,)."""
     low, high = np.quantile(samples, (0.025, 0.975)).tolist()
     return low, high
@@ -170,7 +170,7 @@ class Tagging(Evaluation):
     scalars: ClassVar[tuple[str, ...]] = ("loss", "map", "micro_f1", "macro_f1", "tag_acc")
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """Return the 95 % interval of mAP, by bootstrap over the images."""
         return percentiles(self.predictions.sampled_maps)
 

@@ -26,7 +26,7 @@ from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
 from vit_train.config.tasks import ReconstructConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.figures.measures import NUMBERS, figures, result_dict
-from vit_train.loop.metrics import Evaluation
+from vit_train.loop.metrics import Results
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.state import Best, State
 from vit_train.loop.trainer import CALLBACKS, Callback, Trainer
@@ -95,7 +95,7 @@ class RunFiles:
         """Within the block, show the trainer's progress."""
         return contextlib.nullcontext()
 
-    def close(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
+    def close(self, trainer: Trainer, results: Results) -> None:
         """Write and log the results; empty `results` mean that the run was stopped."""
 
     def best_weights(self) -> State | None:
@@ -253,7 +253,7 @@ class RunFolder(RunFiles):
         if earlier.best and earlier.best.absolute() != best.absolute():
             save_archive(best, earlier.best.read_bytes())
 
-    def close(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
+    def close(self, trainer: Trainer, results: Results) -> None:
         """Write and log the results, the final summary and the next commands.
 
         Empty `results` mean that the run was stopped before its end.
@@ -269,7 +269,7 @@ class RunFolder(RunFiles):
         elif not self.launch.in_sweep:  # a sweep prints the next steps for all its runs at its end
             logger.info(next_steps(self.run, self.path))
 
-    def report(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
+    def report(self, trainer: Trainer, results: Results) -> None:
         """Write and log the results, and write the final summary."""
         data = self.run.config.data
         for line in result_lines(results, data.selected_on):
@@ -305,7 +305,7 @@ class RunFolder(RunFiles):
             seconds=round(trainer.seconds, 1),
         )
 
-    def show_test(self, results: dict[str, Evaluation], step: int) -> None:
+    def show_test(self, results: Results, step: int) -> None:
         """Add the figures of the test results to TensorBoard."""
         test = self.run.data.splits.test
         classes = self.run.data.facts.classes
@@ -391,7 +391,7 @@ def test_tag(weights: str) -> str:
     return "test" if weights == "final" else f"test/{weights}"
 
 
-def final_metrics(results: dict[str, Evaluation], best: Best | None, by: str) -> dict[str, float]:
+def final_metrics(results: Results, best: Best | None, by: str) -> dict[str, float]:
     """Return the final metrics by tag, for TensorBoard's table of hyperparameters."""
     metrics = {f"{test_tag(name)}/{by}": result.values[by] for name, result in results.items()}
     if results and best:

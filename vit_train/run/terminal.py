@@ -19,7 +19,7 @@ from vit_train.config.model import ViTConfig
 from vit_train.config.run import CONTINUED, TrainConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.figures.measures import result_line
-from vit_train.loop.metrics import Evaluation, is_uneven
+from vit_train.loop.metrics import Evaluation, Results, is_uneven
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.model.build import parameter_breakdown
 from vit_train.run.start import Run, balances
@@ -202,13 +202,13 @@ def work_line(run: Run) -> str:
     )
 
 
-def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
+def without_same(results: Results) -> Results:
     """Return the results; leave out "best" if the best weights are the final weights."""
     final = results.get("final")
     return {name: each for name, each in results.items() if name == "final" or each is not final}
 
 
-def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
+def result_lines(results: Results, selected_on: str | None) -> Iterator[str]:
     """Yield a line per test result; a single line if the best weights are the final weights."""
     different = without_same(results)
     on_test = " (selected on test)" if selected_on == "test" else ""

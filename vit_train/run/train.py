@@ -21,7 +21,7 @@ from vit_train.config.run import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.loop.compile import compiles
 from vit_train.loop.device import pick_device
 from vit_train.loop.distributed import join_processes, leave_processes
-from vit_train.loop.metrics import Evaluation
+from vit_train.loop.metrics import Results
 from vit_train.loop.objective import Batch
 from vit_train.loop.precision import (
     batch_norms,
@@ -198,7 +198,7 @@ def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
                 callback.on_epoch(trainer, log, val)
 
 
-def test_results(trainer: Trainer, run: Run, files: RunFiles) -> dict[str, Evaluation]:
+def test_results(trainer: Trainer, run: Run, files: RunFiles) -> Results:
     """Evaluate the final weights and, if there is validation, the best weights on the test set.
 
     Return {} for a run that was stopped. A run uses its test set nowhere else, except that

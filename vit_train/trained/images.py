@@ -35,7 +35,7 @@ from vit_train.data.dataset import (
     without,
 )
 from vit_train.data.decisions import relabeled
-from vit_train.data.files import SplitFiles, by_split, listed_name
+from vit_train.data.files import Trees, by_split, listed_name
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
 from vit_train.data.tables import table_rows
@@ -189,9 +189,7 @@ def listed_images(
     return EvalImages(parts[split], parts.get("val"), caveat, biased=bool(caveat))
 
 
-def listed_trees(
-    config: FolderConfig, table: Path, classes: Sequence[str]
-) -> dict[str, SplitFiles]:
+def listed_trees(config: FolderConfig, table: Path, classes: Sequence[str]) -> Trees:
     """Return the trees of the splits that a run's list of its images names.
 
     Return no trees if there is no such list, or if a file was added, removed or relabeled.
