@@ -31,7 +31,7 @@ TRAIN = {
     "model.embed_dim=1000000000000 model.num_heads=1000000000000": "at most 10000",
     "model.embed_dim=130": "model.embed_dim=130 must be a multiple of model.num_heads=4",
     "model.stem=conv model.patch_overlap=1": "model.stem=conv needs model.patch_overlap=0",
-    "model.stem=conv model.patch_size=8": "model.stem=conv needs model.patch_size=4",
+    "model.stem=conv model.patch_size=6": "needs model.patch_size=2, 4, 8, 16 or 32",
     "data=folder data.root=x data.mean=[1] data.std=[1,2]": "must both have one number per channel",
     "model.mlp_ratio=0.001": "the MLP would have no hidden units",
     "model.mlp_ratio=nan": "model.mlp_ratio=nan must be a finite number",

@@ -16,14 +16,14 @@ from vit_train.config.model import (
 from vit_train.model.build import build
 from vit_train.model.patches import ConvStem, PatchEmbed
 
-CONV = ViTConfig(stem="conv", embed_dim=8)
 
-
-def test_it_is_two_convolutions_with_pooling() -> None:
-    stem = ConvStem(CONV, 3).double()
-    images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+@pytest.mark.parametrize(("patch_size", "widths"), [(2, [8]), (4, [64, 8]), (16, [16, 32, 64, 8])])
+def test_the_stem_is_convolutions_with_pooling(patch_size: int, widths: list[int]) -> None:
+    stem = ConvStem(ViTConfig(stem="conv", patch_size=patch_size, embed_dim=8), 3).double()
+    assert [len(weight) for weight in stem.parameters()] == widths
+    images = torch.randn(2, 3, 4 * patch_size, 4 * patch_size, dtype=torch.float64)
     x = images
-    for weight in (stem.conv1.weight, stem.conv2.weight):
+    for weight in stem.parameters():
         patches = F.unfold(x, 3, padding=1)  # (B,9C,HW)
         x = (weight.flatten(1) @ patches).relu().unflatten(2, x.shape[2:])
         windows = F.pad(x, (1, 1, 1, 1), value=-torch.inf).unfold(2, 3, 2).unfold(3, 3, 2)

@@ -99,8 +99,8 @@ class ViTConfig(ModelConfig):
     stem: str = setting(
         "patches",
         "Conversion of the image to tokens. patches: a linear map of each patch; normed_patches: "
-        "the same, with a LayerNorm before and after the linear map; conv: two convolutions (only "
-        "with model.patch_size=4).",
+        "the same, with a LayerNorm before and after the linear map; conv: convolutions with "
+        "poolings (only with model.patch_size=2, 4, 8, 16 or 32).",
         choices=("patches", "normed_patches", "conv"),
         shapes=True,
     )
@@ -229,8 +229,8 @@ class ViTConfig(ModelConfig):
             )
         if self.stem != "patches" and self.patch_overlap:
             raise ValueError(f"model.stem={self.stem} needs model.patch_overlap=0")
-        if self.stem == "conv" and self.patch_size != 4:
-            raise ValueError("model.stem=conv needs model.patch_size=4")
+        if self.stem == "conv" and self.patch_size not in (2, 4, 8, 16, 32):
+            raise ValueError("model.stem=conv needs model.patch_size=2, 4, 8, 16 or 32")
 
     @property
     def hidden_dim(self) -> int:

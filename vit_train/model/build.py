@@ -11,7 +11,7 @@ from vit_train.base.machine import require_memory
 from vit_train.config.fields import ImageShape, Size, builder, in_pixels
 from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.attention import attention_of
-from vit_train.model.patches import grid_of
+from vit_train.model.patches import grid_of, stem_widths
 from vit_train.model.vit import VisionTransformer
 
 
@@ -112,7 +112,7 @@ def forward_bytes(config: ModelConfig, image_shape: ImageShape) -> int:
     pixels = height * width
     if isinstance(config, ViTConfig):
         tokens = math.prod(grid_of((height, width), config.patch_size)) + config.num_prefix_tokens
-        stem = 128 * pixels if config.stem == "conv" else 0  # two maps of 64 channels
+        stem = 2 * stem_widths(config)[0] * pixels if config.stem == "conv" else 0
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim) + stem
     elif isinstance(config, CnnConfig):
         wide = 3 * pixels * max(config.widths)

@@ -77,19 +77,32 @@ class PatchEmbed(nn.Module):
         return self.norm_out(embedded.to(weight.dtype))  # type: ignore[no-any-return]
 
 
-class ConvStem(nn.Module):
-    """A convolutional alternative to `PatchEmbed`, for patches of 4 pixels: (B,C,H,W) → (B,N,D).
+def stem_widths(config: ViTConfig) -> list[int]:
+    """Return the channels after each convolution of `ConvStem`, whose poolings make a patch of P.
 
-    Two 3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2 (the tokenizer of Hassani
-    et al. 2021, arXiv:2104.05704).
+    They double up to 64, before the last convolution to D channels (after Xiao et al. 2021,
+    arXiv:2106.14881).
+    """
+    layers = config.patch_size.bit_length() - 1  # P is a power of 2
+    return [*(64 >> left for left in reversed(range(layers - 1))), config.embed_dim]
+
+
+class ConvStem(nn.Sequential):
+    """A convolutional alternative to `PatchEmbed`: (B,C,H,W) → (B,N,D).
+
+    3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2: two for patches of 4 pixels,
+    as in the tokenizer of Hassani et al. 2021 (arXiv:2104.05704), and one more for each doubling.
     """
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(64, config.embed_dim, 3, padding=1, bias=False)
+        for number, width in enumerate(stem_widths(config), 1):
+            conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+            self.add_module(f"conv{number}", conv)
+            in_channels = width
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(channels_last(images))), 3, stride=2, padding=1)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 3, stride=2, padding=1)
-        return x.flatten(2).transpose(1, 2).to(self.conv1.weight.dtype)
+        x = channels_last(images)
+        for conv in self:
+            x = F.max_pool2d(F.relu(conv(x)), 3, stride=2, padding=1)
+        return x.flatten(2).transpose(1, 2).to(next(self.parameters()).dtype)
