@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_json, require_config, typed
 from vit_train.base.text import reason
 from vit_train.config.data import folder_of
@@ -30,7 +31,6 @@ from vit_train.config.run import (
     schema_of,
     values,
     with_settings,
-    without_retired,
 )
 from vit_train.trained.folder import (
     CONFIG,
@@ -81,6 +81,8 @@ def rerun_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     if composed.config is not None:
         path = run_at(Path(composed.config))
         settings = read_settings(path / REQUESTED if path.is_dir() else path)
+        if earlier := settings.get("extend") or settings.get("fork"):
+            logger.warning(f"{path} began from {earlier}, but the new run starts anew")
         return changed("config", settings | dict.fromkeys(CONTINUED), composed, overrides)
     if composed.fork is not None:
         folder, named = resumed_run(composed.fork, "fork")
@@ -139,6 +141,7 @@ def require_changeable(
     `own` has the run's settings.
     """
     wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
+    wanted["model.from_weights"] = True  # as in every run that has begun: run/start.py
     known = declared()
     kept = [name for name in own if name != argument and not may_change(name, argument, known)]
     for key in keys:
@@ -185,7 +188,7 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     if checkpoint is not None and not path.is_file():
         from vit_train.trained.checkpoint import Checkpoint
 
-        return without_retired(Checkpoint.load(checkpoint).config)
+        return Checkpoint.load(checkpoint).config
     return read_settings(path)
 
 
@@ -198,12 +201,10 @@ def read_settings(path: Path) -> dict[str, Any]:
         if path.suffix == ".json":
             summary = typed(dict[str, Any], read_json(path), "it")
             require_config(summary.get("config"), "its config")
-            # Early summaries keep the setting auto, and note beside it which precision was used.
-            used = without_retired(summary["config"]) | {"precision": summary["precision"]}
-            return as_saved(used)
+            return summary["config"]  # type: ignore[no-any-return]
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")
-        return without_retired(stored)
+        return stored
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from None

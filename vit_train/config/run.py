@@ -1,6 +1,6 @@
 """The settings of `vit-train`, their schemas, and the folder of YAML presets."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -41,19 +41,6 @@ GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 CONTINUED = ("resume", "extend", "fork", "config")
 # The argument that names modules with the user's own parts.
 IMPORT = "import="
-# Settings that earlier versions had, with the value that is now built in.
-RETIRED: dict[str, Any] = {
-    "model.norm_affine": True,
-    "model.zero_branches": False,
-    "data.val_subset": None,
-    "data.draw_seed": 0,
-    "augment.num_ops": 2,
-    "augment.erase_area": 0.33,
-    "optim.beta1": 0.9,
-    "train.max_skips": 10,
-}
-# Settings that earlier versions called differently, with their present names.
-RENAMED = {"task.normalise_target": "normalize_target", "data.unlabelled": "unlabeled"}
 # In the wheel, conf/ is a subpackage; in a checkout, it is at the top level.
 CONF_DIR = next(filter(Path.is_dir, (top / "conf" for top in Path(__file__).parents[1:3])))
 
@@ -183,17 +170,20 @@ def readable(config: TrainConfig) -> TrainConfig:
     return from_checkpoint(asdict(config))
 
 
+# What the field of each setting declares, by the setting's key.
+Declared = dict[str, dict[str, Any]]
+
 # Hydra takes milliseconds to store each of these, and a program may call several commands.
 store = cache(ConfigStore.instance().store)
 
 
-def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, dict[str, Any]]:
+def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> Declared:
     """Map the key of every setting, such as "optim.lr", to its type and what its field declares.
 
     The settings are those of the command with the dataclass `kind`. The groups themselves, such as
     "optim", and the settings of all their choices are included. See `setting`.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: Declared = {}
     hints = get_type_hints(kind)
     for each in fields(kind):
         hint = hints[each.name]
@@ -210,7 +200,7 @@ def declared(kind: type[Settings] = TrainConfig, prefix: str = "") -> dict[str, 
     return found
 
 
-def declared_by(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def declared_by(config: dict[str, Any]) -> Declared:
     """Return what is `declared` for the choices in a run's settings.
 
     For example, data.root alters nothing for CIFAR-10, whose images are the same in every folder.
@@ -222,7 +212,7 @@ def declared_by(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def may_change(key: str, argument: str, known: Mapping[str, Mapping[str, Any]]) -> bool:
+def may_change(key: str, argument: str, known: Declared) -> bool:
     """Return True if `argument`, one of CONTINUED, allows a setting or group of a run to change.
 
     `known` is the result of `declared`.
@@ -326,30 +316,12 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)
-    config = without_retired(stored)
+    config = dict(stored)
     for group in CHOSEN_BY_NAME.keys() - needed:
         if choice_of(stored, group) not in CHOSEN_BY_NAME[group]:
             known = schema[group].keys()
             config[group] = {key: value for key, value in stored[group].items() if key in known}
     return to_config(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
-
-
-def without_retired(stored: dict[str, Any]) -> dict[str, Any]:
-    """Remove settings in RETIRED from a saved run's settings if they have the value built in now.
-
-    A setting with another value stays, so that the error message for unknown settings names it.
-    Settings in RENAMED get their present names.
-    """
-    return {
-        group: {
-            RENAMED.get(f"{group}.{name}", name): value
-            for name, value in part.items()
-            if RETIRED.get(f"{group}.{name}", ...) != value
-        }
-        if isinstance(part, dict)
-        else part
-        for group, part in stored.items()
-    }
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
@@ -396,9 +368,7 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
 def choice_of(settings: dict[str, Any], group: str) -> str:
     """Return the name of a run's choice for a group, or "" if the settings do not state it."""
     part = settings.get(group, {})
-    # When some published results were made, AdamW was the only optimizer, and had no name.
-    unnamed = "adamw" if group == "optim" else ""
-    name = part.get("name", unnamed) if isinstance(part, dict) else ""
+    name = part.get("name") if isinstance(part, dict) else ""
     return name if isinstance(name, str) else ""
 
 

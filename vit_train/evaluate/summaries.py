@@ -10,7 +10,7 @@ from typing import Any
 from vit_train.base.log import logger
 from vit_train.base.reading import Refused, flatten, read_json
 from vit_train.base.text import printable, shortened
-from vit_train.config.run import as_saved, declared_by, default_settings, without_retired
+from vit_train.config.run import declared_by, default_settings
 from vit_train.trained.folder import SUMMARY, resume_command
 
 # An object of a JSON file, such as a run's summary.
@@ -218,7 +218,7 @@ def settings_of(summary: Json) -> Json:
     instead of its folder, because folders differ by seed. `code` has a hash and the names of the
     files of the user's own code, or is None.
     """
-    config = as_saved(without_retired(summary["config"]))
+    config = summary["config"]
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
     stages = (*summary.get("earlier", ()), summary)
     used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
