@@ -126,7 +126,8 @@ TRAIN = {
     "train.epochs=[1,2]": "train.epochs: Value '[1, 2]' of type 'list' could not",
     "device=[cpu]": "device: Cannot convert 'list' to string",
     "model=cnn model.widths=[a]": "model.widths[0]: Value 'a' of type 'str' could not",
-    "model=cnn model.widths=9": "model.widths: Invalid value assigned: int is not a ListConfig",
+    "trackers=wandb": "trackers: must be a list: trackers=[A,B]",
+    "model=cnn model.widths=9": "model.widths: must be a list: model.widths=[A,B]",
     **{f"{word}=1": f"there is no setting {word}: did you mean {ours}?\n"
        for word, ours in {
            "epochs": "train.epochs",

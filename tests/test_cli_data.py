@@ -330,7 +330,7 @@ def trained(run: Run, small_runs: Path) -> set[str]:
     original = small_runs / "photos"
     with FileLock(f"{original}.lock"):
         if not original.exists():
-            write_images("photos", photos(range(10)))
+            write_images("photos", photos(range(10)), size=(20, 25))
             run.succeeds(*RUN)
             assert evaluated(run, "own")[1] == ""
             Path(shutil.copytree(".", f"{original}.new")).rename(original)
@@ -491,6 +491,7 @@ def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run
 
 LATER = {
     "larger": ["init_from=run", "data.image_size=24"],
+    "cropped": ["init_from=run", "data.fit=crop"],
     "student": ["task=distill", "task.teacher=run"],
 }
 

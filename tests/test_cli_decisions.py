@@ -75,6 +75,7 @@ def test_no_other_photo_changes_its_split_and_a_run_remembers_its_decisions(
         shutil.copytree("photos", place)
     run.says("the run's own images", "vit-eval", "ckpt=run", "data.root=moved", "out=moved/eval")
     assert answers_in("moved/eval") == answers
+    assert "blurred" in Path("moved/eval/workbench.html").read_text(encoding="utf-8")
     # In other folders, no photo that was left out of training is tested on.
     write_images("others", ["cat/new.png"])
     run.says("left out", "vit-eval", "ckpt=run", "data.root=others", "out=other")

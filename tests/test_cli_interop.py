@@ -121,6 +121,10 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *({"conv1.weight": torch.ones(3, 3)}, None),
         "its weights (conv1.weight, …) are not those of a Vision Transformer of timm, torchvision,",
     ),
+    "our names without a description": (
+        *({"pos_embed.0.weight": torch.ones(1, 65, 16)}, None),
+        "it has weights of vit_train without their settings",
+    ),
     "a description of ours": (
         *(safetensors.save(STATE, {"vit_train": '{"config": {}}'}), None),
         "the config's model must be one of: vit, cnn, resnet, fast_cnn",

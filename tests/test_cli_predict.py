@@ -264,7 +264,8 @@ def test_the_calibration_of_a_checkpoint_outside_a_run_is_beside_it(
     note = Path("calibration.json")
     for text in ('{"mine": 1}', "[]"):
         note.write_text(text, encoding="utf-8")
-        run.says("the calibration is not saved", "vit-eval", "ckpt=mine.pt")
+        run.says("the calibration is not saved", "vit-eval", "ckpt=mine.pt", "out=refused")
+        assert not read_json(Path("refused/results.json"))["calibration_saved"]
         assert note.read_text(encoding="utf-8") == text
     note.unlink()
     run.succeeds("vit-eval", "ckpt=mine.pt")

@@ -51,6 +51,9 @@ def test_tags_are_learned_evaluated_and_predicted(run: Run) -> None:
         encoding="utf-8"
     )
 
+    run.succeeds("vit-eval", "ckpt=run", "split=val", "out=val")
+    on_val = json.loads(Path("val/results.json").read_text(encoding="utf-8"))["per_tag"]
+    assert {each["threshold"] for each in on_val} == {0.5}, "the others were chosen on these images"
     run.says("chosen on the run's", "vit-predict", "ckpt=run", "images=*.png", "out=p.csv")
     evaluated = {row["image"]: row for row in csv_rows("run/eval-test/predictions.csv")}
     for row in csv_rows("p.csv"):

@@ -113,7 +113,8 @@ def test_optuna_maximizes_the_validation_accuracy(run: Run) -> None:
     for each in runs:
         assert f"optim.lr={each['config']['optim']['lr']}" in shlex.split(each["command"])
     stopped = [*SEARCH, "hydra.sweeper.n_trials=1", "train.max_minutes=1e-9"]
-    run.says("jobs that stopped early", "vit-train", *stopped, "hydra.sweep.dir=stopped")
+    run.says("repeat the sweep with hydra.sweep.dir=stopped", "vit-train", *stopped,
+             "hydra.sweep.dir=stopped")  # fmt: skip
     assert not Path("stopped/optimization_results.yaml").exists(), "no trial was completed"
     rates = "hydra.sweeper.params={optim.lr:'choice(-1,-2)'}"
     failing = [*SEARCH, rates, "hydra.sweeper.n_trials=1", "hydra.sweep.dir=failing"]

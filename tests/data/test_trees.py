@@ -71,6 +71,7 @@ WRONG = {
     "path,label\ncat/0.png,cat\ncat/0.png,dog\n": "3 lists cat/0.png again, with another label",
     "path,label,split\ncat/0.png,cat,\ncat/0.png,cat,val\n": "line 3 lists cat/0.png again",
     "path,cat,is_train\ncat/0.png,1,1\ncat/1.png,0,1\n": "no column label: ",
+    "path,label,is_train\ncat/0.png,cat,1\ncat/1.png,cat,0\n": "hold the split in",
     "path,tags\ncat/0.png,a,b\n": "line 2: there are more cells than columns",
     "cat/0.png,cat,x\ncat/1.png,cat,y\n": "no column label: .* cat/0.png, cat",
     "age,image_id,d x\n7,0,a\n": r"no column label: .*'data.columns=\[age,path,d_x\]' with label",
@@ -254,6 +255,11 @@ PUBLIC = {
         "".join(f'{{"file_name": "{p}", "label": "{p[:3]}", "group": null}}\n' for p in PHOTOS),
         {},
     ),
+    "JSON with other keys": (
+        "labels.jsonl",
+        "".join(f'{{"img": "{p}", "cls": "{p[:3]}", "size": 3}}\n' for p in PHOTOS),
+        {"columns": ["path", "label", "_"]},
+    ),
     "a JSON array": (
         "labels.json",
         json.dumps([{"image": p, "label": p[:3]} for p in PHOTOS]),
@@ -261,6 +267,11 @@ PUBLIC = {
     ),
     # Kaggle
     "ids": ("labels.csv", "id,label\n" + "".join(f"{p[:-4]},{p[:3]}\n" for p in PHOTOS), {}),
+    "ids beside masks": (
+        "labels.csv",
+        "id,label,mask\n" + "".join(f"{p[:-4]},{p[:3]},{p[:-4]}_mask.png\n" for p in PHOTOS),
+        {},
+    ),
     "labels first": ("labels.csv", "".join(f"{p[:3]},{p}\n" for p in PHOTOS), {}),
     # lists such as train.txt
     "a list": (
@@ -287,13 +298,13 @@ def test_a_public_layout_of_a_table_is_read(layout: str) -> None:
 
 @pytest.mark.usefixtures("run")
 def test_paths_name_splits_only_with_training_images_and_without_a_column_split() -> None:
-    """The folder of the table may have brackets, as patterns have."""
+    """A folder of all paths names none. That of the table may have brackets, as patterns have."""
     places = ("train/a", "test/b", "test/c")
     write_images("photos[1]", [f"{place}.png" for place in places])
     for header, form, test in (
         ("path,label", "{place}.png,cat", ["test/b.png", "test/c.png"]),
         ("path,label,split", "{place}.png,cat,", None),
-        ("path,label", "train/../{place}.png,cat", None),
+        ("path,label", "train/../{place}.png,cat", [f"train/../test/{name}.png" for name in "bc"]),
         ("path,label", "{place}.png,cat", None),
     ):
         last = test is None and header == "path,label" and form.startswith("{")
@@ -403,6 +414,13 @@ def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     some = [f"{name},{name[:3]},{'twins' if name[-5] in '01' else ''}" for name in PHOTOS]
     twins = load_dataset(table(rows("path,label,group", some)))
     assert len({*twins.train.groups, *twins.test.groups}) == 9  # type: ignore[misc]
+    for part, own in (
+        ("train", rows("path,label,group", some[:9])),
+        ("training", f"path,label\n{PHOTOS[9]},cat\n"),
+    ):
+        Path(f"photos/{part}.csv").write_text(own, encoding="utf-8")
+    joined = load_dataset(table("", file="photos/train*.csv"))
+    assert joined.train.groups is not None, "of the tables, only one has groups"
     # A column without a name, such as pandas writes, is not a group.
     assert load_dataset(table(rows("path,label,", lines), group_by=None)).train.groups is None
     folder = FolderConfig(root="photos", image_size=8, group_by=r"\d")

@@ -77,13 +77,21 @@ def test_500_odd_photos_get_the_answers_of_vit_predict(run: Run) -> None:
     assert script(photos[labels.index("")], "nowhere.jpg").returncode == 1
 
 
-@pytest.mark.parametrize("fit", ["stretch", "pad"])
-def test_photos_are_fitted_and_whitened_as_in_training(run: Run, fit: str) -> None:
+@pytest.mark.parametrize(
+    ("fit", "val", "why"),
+    [
+        ("stretch", "split", "run vit-eval first"),
+        ("pad", "none", "the run held out no validation images"),
+    ],
+)
+def test_photos_are_fitted_and_whitened_as_in_training(
+    run: Run, fit: str, val: str, why: str
+) -> None:
     write_images("train", [f"{name}/{number}.png" for name in "ab" for number in range(10)])
     dark = Image.fromarray(np.full((20, 20), 3_000, np.uint16))
     dark.save("train/a/deep.png")  # in 12 bits
-    folder = ["data=folder", "data.root=train", f"data.fit={fit}", "hydra.run.dir=run"]
-    run.succeeds("vit-train", *SETTINGS, *folder, "train.epochs=1")
+    folder = ["data=folder", "data.root=train", f"data.fit={fit}", f"data.val={val}"]
+    run.succeeds("vit-train", *SETTINGS, *folder, "train.epochs=1", "hydra.run.dir=run")
     run.succeeds("vit-export", "ckpt=run", "format=deploy", "out=deployed")
     assert (
         json.loads(Path("deployed/model.json").read_text(encoding="utf-8"))["white_level"] == 4_095
@@ -96,7 +104,7 @@ def test_photos_are_fitted_and_whitened_as_in_training(run: Run, fit: str) -> No
     assert answers_of_script(photos) == [
         (label, pytest.approx(each, abs=0.06)) for label, each in expected
     ]
-    assert "none; run vit-eval first" in script("--abstain", "0.95", "x.png").stderr
+    assert f"none; {why}" in script("--abstain", "0.95", "x.png").stderr
 
 
 def test_tags_are_those_of_vit_predict(run: Run) -> None:

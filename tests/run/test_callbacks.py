@@ -323,6 +323,7 @@ def test_a_tracker_gets_each_point_once_though_the_run_stops(
     run.succeeds("vit-train", *settings, "train.max_minutes=1e-9")
     run.succeeds("vit-train", "resume=some/run", "train.max_minutes=null")
     curves = EventAccumulator("some/run").Reload()
+    assert [how for call, how, _ in fakes["mlflow"].calls if call == "end"] == 2 * [("FINISHED",)]
     for fake, tag in product(fakes.values(), ("loss/train", "acc/val", "test/acc")):
         points = {
             named.get("step", values[-1]): values[0][tag]

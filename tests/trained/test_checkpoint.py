@@ -36,7 +36,7 @@ MODEL = {"w": torch.eye(3), "turned": torch.randn(3, 4).t(), "flag": torch.tenso
 def test_every_type_is_read_as_it_was_saved(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     model = MODEL | {str(d): torch.randn(2, 3).to(d) for d in (torch.half, torch.bfloat16)}
-    model["odd"] = torch.tensor([float("nan"), float("inf"), 0.1], dtype=torch.float64)
+    model["odd"] = model["same"] = torch.tensor([math.nan, math.inf, 0.1], dtype=torch.float64)
     saved = sample(
         model=model, optimizers=[[{"step": torch.tensor(3.0)}, {}]],
         extends=[Extended("a", 1, 2, 3, 0.1, "b", "c")], best=Best(3, -0.1, {"loss": 0.1}),

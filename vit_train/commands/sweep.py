@@ -114,12 +114,13 @@ class Sweep:
         """Print how many jobs of a sweep finished, and list those that stopped early or failed."""
         finished = self.jobs - len(self.failures) - len(self.stopped)
         print(f"{finished} of {self.jobs} jobs finished")
+        runs = for_shell(Path(self.folder))
         if finished:
-            runs = for_shell(Path(self.folder))
             say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
         if self.stopped:
             commands = map(resume_command, self.stopped)
             say("\n  ".join(("jobs that stopped early; resume each job with:", *commands)))
+            say(f"or all, and start the rest: repeat the sweep with hydra.sweep.dir={runs}")
         if self.failures:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 

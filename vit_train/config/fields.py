@@ -27,6 +27,8 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 Entry = TypeVar("Entry")
 # The height and width of images, in pixels or in patches.
 Size = tuple[int, int]
+# An image size as a setting: one number for square images, or a height and a width.
+ImageSize = int | Sequence[int]
 # The channels, height and width of images.
 ImageShape = tuple[int, int, int]
 
@@ -102,13 +104,13 @@ def size_of(name: str, value: Any) -> Size:
     return height, width
 
 
-def sides(size: int | Sequence[int]) -> Size:
+def sides(size: ImageSize) -> Size:
     """Return the height and width that an image size, one number or two, stands for."""
     height, width = (size, size) if isinstance(size, int) else size
     return height, width
 
 
-def in_pixels(size: int | Sequence[int]) -> str:
+def in_pixels(size: ImageSize) -> str:
     """Return an image size as text: "64 by 64 pixels"."""
     height, width = sides(size)
     order = "" if height == width else " (height by width)"

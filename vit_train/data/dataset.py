@@ -19,7 +19,7 @@ from torch import Tensor
 from vit_train.base.machine import require_memory
 from vit_train.base.text import counted
 from vit_train.config.data import DataConfig
-from vit_train.config.fields import ImageShape, builder, in_pixels, sides
+from vit_train.config.fields import ImageShape, ImageSize, builder, in_pixels, sides
 
 # Number of channels of all images.
 CHANNELS = 3
@@ -211,11 +211,11 @@ class DataFacts(NamedTuple):
 class Seen(NamedTuple):
     """The `image_keys` of a model's training and validation images.
 
-    The keys were computed from images of `image_size`, a value of data.image_size.
+    The images of files were read with `settings`, some of those of FolderConfig.
     """
 
     keys: Tensor
-    image_size: int | list[int]
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
     return images.subset(~are_among(images.images, keys))
 
 
-def resize(images: Tensor, image_size: int | Sequence[int] | None) -> Tensor:
+def resize(images: Tensor, image_size: ImageSize | None) -> Tensor:
     """Resize uint8 images (N,C,H,W) to a value of data.image_size, bilinearly with antialiasing.
 
     If the size is None or the images' own, return the images unchanged. Images are resized in

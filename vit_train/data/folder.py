@@ -187,7 +187,7 @@ def divided(tree: SplitFiles, config: FolderConfig) -> dict[object, str]:
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
-    """Read these images again from config.root, resized to config.image_size.
+    """Read these images again from config.root, as config tells.
 
     Raise ValueError if an image can no longer be read.
     """

@@ -22,6 +22,8 @@ from vit_train.config.fields import Size
 from vit_train.data.augment import per_image, resample
 
 BOUND = 255
+# Of each operation, its magnitudes by strength, and True if half of them are negated.
+Space = Mapping[str, tuple[Tensor, bool]]
 # Maps images and their magnitudes to new images.
 Operation = Callable[[Tensor, Tensor], Tensor]
 
@@ -203,7 +205,7 @@ class Policy(ABC):
         self.epochs = config.policy_epochs or math.inf
 
     @abstractmethod
-    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+    def space(self, size: Size) -> Space:
         """Return torchvision's table: for each operation, its magnitudes by strength and a flag.
 
         If the flag is True, the magnitudes, such as angles, are negated with probability ½.
@@ -238,7 +240,7 @@ class RandAugment(Policy):
 
     num_rounds = 2
 
-    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+    def space(self, size: Size) -> Space:
         return autoaugment.RandAugment()._augmentation_space(STRENGTHS, size)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
@@ -254,7 +256,7 @@ class TrivialAugment(Policy):
 
     num_rounds = 1
 
-    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+    def space(self, size: Size) -> Space:
         return autoaugment.TrivialAugmentWide()._augmentation_space(STRENGTHS)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
@@ -275,7 +277,7 @@ class AutoAugment(Policy):
         ]
     )
 
-    def space(self, size: Size) -> Mapping[str, tuple[Tensor, bool]]:
+    def space(self, size: Size) -> Space:
         return self.theirs._augmentation_space(10, size)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:

@@ -33,11 +33,6 @@ def split_of(name: str, within: bool = False) -> str | None:
     return SPLITS[found[1]] if found else None
 
 
-def split_in(path: str) -> str:
-    """Return the split of the first folder in a path that has a usual name; "" without one."""
-    return next(filter(None, map(split_of, re.split(r"[/\\]", path)[:-1])), "")
-
-
 @dataclass(frozen=True)
 class Splits:
     train: ImageSet

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from vit_train.data.files import (
     warn_of,
 )
 from vit_train.data.label_files import CLASS_LISTS, Lines, lines_of_images
-from vit_train.data.splits import split_in, split_of
+from vit_train.data.splits import split_of
 
 # The usual names of each column, as by `folded`. If a table has several of them, the first is used.
 COLUMN_NAMES = {
@@ -92,8 +92,12 @@ def table_trees(config: TableConfig) -> Trees:
     parts = splits_of(rows)
     kept = without_repeats(rows, files, parts)
     files = [files[number] for number in kept]
-    if len({file.path for file in files}) < len(files):  # an image's labels stay in one split
+    paths = {file.path for file in files}
+    if len(paths) < len(files) or any(file.group is not None for file in files):
+        # An image without a group is a group of its own, so all its labels stay in one split.
         files = [file._replace(group=file.group or str(file.path)) for file in files]
+    if any(file.weight is not None for file in files):
+        files = [file._replace(weight=1.0) if file.weight is None else file for file in files]
     tree = SplitFiles(Path(config.file), files, [], has_tags)
     return by_split(tree, [parts[number] for number in kept])
 
@@ -127,9 +131,13 @@ def without_repeats(
 def splits_of(rows: Sequence[Row]) -> list[str]:
     """Return the split of each row: its cell, or that of its table, or that in its path.
 
-    The paths count only if some of them name train. Raise ValueError for an unusual name.
+    In paths, the first folder with a usual name counts, after those that all paths share, and only
+    if some of them name train. Raise ValueError for an unusual name.
     """
-    in_paths = [split_in(row.cells["path"]) for row in rows]
+    folders = [re.split(r"[/\\]", row.cells["path"])[:-1] for row in rows]
+    levels = zip(*folders, strict=False)
+    shared = len([*takewhile(lambda level: len(set(level)) == 1, levels)])
+    in_paths = [next(filter(None, map(split_of, each[shared:])), "") for each in folders]
     is_divided = "train" in in_paths
     cells = [
         row.cells.get("split", row.split or (part if is_divided else "")).strip()
@@ -194,8 +202,7 @@ def image_file(row: Row, stems: Stems) -> ImageFile:
     return ImageFile(
         with_suffix(Path(table.root, cells["path"].replace("\\", "/")), stems),
         class_name(label.strip()),
-        # An image without a group is a group of its own.
-        (cells["group"].strip() or cells["path"]) if "group" in cells else None,
+        cells["group"].strip() if "group" in cells else None,
         weight_in(cells["weight"], place) if "weight" in cells else None,
     )
 
@@ -268,7 +275,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
     rows = [as_cells(row, headers, place) for place, (_, row) in zip(places, lines, strict=True)]
     columns = columns_of(headers, config)
     if rows and not config.columns:
-        columns |= column_of_files(rows[0], columns)
+        columns |= column_of_files(rows[0], columns, config)
     others = other_columns(headers, columns)
     if columns.keys().isdisjoint(("label", "tags")) and (found := label_column(others, rows)):
         columns[found[0]] = len(headers)
@@ -281,10 +288,13 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
         yield place, {name: row[number] for name, number in columns.items()}
 
 
-def column_of_files(row: Sequence[str], columns: Columns) -> dict[str, int]:
+def column_of_files(row: Sequence[str], columns: Columns, config: TableConfig) -> dict[str, int]:
     """Return the place of the path if one other cell of a row names an image, and its own not."""
     places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
     is_other = len(places) == 1 and places[0] not in columns.values()
+    own = columns.get("path")
+    if own is not None and with_suffix(Path(config.root, row[own]), by_stem).is_file():
+        return {}  # such as an id, beside the name of a mask
     return {"path": places[0]} if is_other else {}
 
 
@@ -332,7 +342,7 @@ def read_lines(config: TableConfig) -> Lines:
     try:
         text = Path(config.file).read_text(encoding="utf-8-sig")
         if config.file.lower().endswith((".json", ".jsonl", ".ndjson")):
-            return json_lines(text, config.columns)
+            return json_lines(text)
         first = text.partition("\n")[0]
         delimiter = delimiter_of(first, config.columns)
         lines = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
@@ -355,11 +365,8 @@ def delimiter_of(first: str, columns: Sequence[str] | None) -> str:
     return delimiter if delimiter in first else " "
 
 
-def json_lines(text: str, columns: Sequence[str] | None) -> Lines:
-    """Return JSON objects, in an array or one a line, as lines of cells.
-
-    Without `columns`, the first line has the keys of all objects.
-    """
+def json_lines(text: str) -> Lines:
+    """Return the keys of JSON objects, in an array or one a line, and the objects as lines."""
     if text.lstrip().startswith("["):
         records = list(enumerate(json.loads(text), start=1))
     else:
@@ -367,9 +374,8 @@ def json_lines(text: str, columns: Sequence[str] | None) -> Lines:
         records = [(number, json.loads(line)) for number, line in lines if line.strip()]
     if not all(isinstance(each, dict) for _, each in records):
         raise ValueError('each line must be an object, such as {"path": "1.jpg", "label": "cat"}')
-    keys = columns or list(dict.fromkeys(chain.from_iterable(each for _, each in records)))
-    rows = [(n, [in_cell(key, each.get(key)) for key in keys]) for n, each in records]
-    return rows if columns else [(0, list(keys)), *rows]
+    keys = list(dict.fromkeys(chain.from_iterable(each for _, each in records)))
+    return [(0, keys), *((n, [in_cell(key, each.get(key)) for key in keys]) for n, each in records)]
 
 
 def in_cell(key: str, value: object) -> str:
@@ -423,6 +429,11 @@ def mark_in(cell: str) -> bool | None:
     return MARKS.get(cell.strip().lower())
 
 
+def is_mark_of_split(header: str) -> bool:
+    """Return True for names such as is_train."""
+    return header.lower().startswith("is_") and split_of(header[3:]) is not None
+
+
 def other_columns(headers: Sequence[str], columns: Columns) -> dict[str, int]:
     """Return the places of all columns with a name (not _) but the given ones."""
     return {
@@ -445,8 +456,8 @@ def label_column(others: Columns, rows: Sequence[Sequence[str]]) -> tuple[str, l
         return "label", [row[places[0]] for row in rows]
     if len(places) < 2 or None in map(mark_in, values):
         return None
-    if any(name.startswith("is_") and split_of(name[3:]) for name in map(str.lower, others)):
-        return None  # such as is_train
+    if any(map(is_mark_of_split, others)):
+        return None
     marked = [[name for name, place in others.items() if mark_in(row[place])] for row in rows]
     kind = "label" if all(len(names) == 1 for names in marked) else "tags"
     return kind, ["|".join(names) for names in marked]
@@ -467,7 +478,7 @@ def check_others(
     splits = []
     for header, place in others.items():
         named = {split_of(row[place]) for row in rows} - {None}
-        if split_of(rows[0][place]) or len(named) > 1:
+        if split_of(rows[0][place]) or len(named) > 1 or is_mark_of_split(header):
             splits.append(f"{header} ({rows[0][place]})")
     if splits and "split" not in columns:
         raise ValueError(

@@ -8,6 +8,7 @@ import torch
 import torchvision.datasets
 from tqdm import tqdm
 
+from vit_train.base.text import reason
 from vit_train.base.writing import exclusive
 from vit_train.config.data import TORCHVISION_SETS, TorchvisionConfig
 from vit_train.config.fields import sides
@@ -25,9 +26,9 @@ def load_torchvision(config: TorchvisionConfig) -> Dataset:
         sources = {name: opened_split(config, name) for name in TORCHVISION_SETS[config.set]}
         parts = {name: decoded(source, config) for name, source in sources.items()}
     except (RuntimeError, OSError, ImportError) as error:
+        advice = "" if config.download else "; data.download=true downloads missing files"
         raise ValueError(
-            f"cannot read {config.set} from data.root={config.root} "
-            f"({str(error).splitlines()[0]}); data.download=true downloads missing files"
+            f"cannot read {config.set} from data.root={config.root} ({reason(error)}){advice}"
         ) from error
     named = getattr(sources["train"], "classes", range(1 + int(parts["train"].labels.max())))
     # Imagenette's classes have several names each.

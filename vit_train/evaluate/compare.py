@@ -121,11 +121,11 @@ def with_shared_seen(models: Sequence[Trained]) -> list[Trained]:
     """Mark the images that any of the models has seen as seen by all of them.
 
     These images are then left out of the comparison. If the models' image sizes differ, or if it is
-    not known which images a model has seen, return the models unchanged.
+    not known which images any of them has seen, return the models unchanged.
     """
     shapes = {trained.meta.image_shape for trained in models}
     known = [each.meta.seen for each in models if each.meta.seen is not None]
-    if len(shapes) > 1 or len(known) < len(models):
+    if len(shapes) > 1 or not known:
         return list(models)
     seen = torch.cat(known)
     return [

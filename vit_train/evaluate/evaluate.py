@@ -138,9 +138,8 @@ def evaluate_into(
     validation = measured(val).predictions if val and meta.task.needs_labels else None
     content = facts(config, data, meta, precision) | {"caveat": caveat, "biased": biased}
     content |= measures(result, validation, config.split, meta)
-    content["calibration_saved"] = validation is not None and asked is None
-    if content["calibration_saved"]:
-        save_calibration(meta, content)
+    may_save = validation is not None and asked is None
+    content["calibration_saved"] = may_save and save_calibration(meta, content)
     if fitted:
         content["probe"] = probe(trained, fitted, val, images, data)
     if config.tta == "flip":

@@ -36,7 +36,7 @@ from vit_train.loop.metrics import (
 )
 from vit_train.loop.objective import evaluate
 from vit_train.loop.precision import Precision
-from vit_train.loop.tagging import Tagging, TagPredictions, average_f1, f1
+from vit_train.loop.tagging import THRESHOLD, Tagging, TagPredictions, average_f1, f1
 from vit_train.loop.workers import make_workers
 from vit_train.trained.folder import calibration_file
 from vit_train.trained.load import saved_calibration
@@ -74,7 +74,9 @@ def measures(result: Evaluation, validation: Any, split: str, meta: Meta) -> Jso
     """
     content: Json = {"result": result_dict(result)}
     if isinstance(result, Tagging):
-        thresholds = meta.tag_thresholds if validation is None else validation.best_thresholds
+        # The model's own thresholds were chosen on the validation images.
+        own = np.full(len(meta.classes), THRESHOLD) if split == "val" else meta.tag_thresholds
+        thresholds = own if validation is None else validation.best_thresholds
         content |= tag_measures(result.predictions, meta.classes, thresholds)
         logger.info(tag_table(content["per_tag"]))
     elif isinstance(result, Classification):
@@ -199,16 +201,16 @@ def answered(predictions: Predictions, threshold: float) -> Json:
     }
 
 
-def save_calibration(meta: Meta, content: Json) -> None:
+def save_calibration(meta: Meta, content: Json) -> bool:
     """Write a checkpoint's temperature and thresholds to the calibration file that `load` reads.
 
-    Both are taken from the `content` of results.json.
+    Both are taken from the `content` of results.json. Return True on success.
     """
     file = calibration_file(meta.path)
     noted = saved_calibration(meta.path)
     if noted is None:
         logger.warning(f"the calibration is not saved: {file} is not from vit-eval; remove it")
-        return
+        return False
     noted.temperatures[meta.key] = value_at(content, "calibration", "temperature")
     rows = content.get("abstention", []) + content.get("per_tag", [])
     noted.thresholds[meta.key] = {
@@ -219,6 +221,8 @@ def save_calibration(meta: Meta, content: Json) -> None:
         write_json(file, asdict(noted))
     except OSError as error:
         logger.warning(f"the calibration is not saved: {file}: {error.strerror}")
+        return False
+    return True
 
 
 def averaged(plain: Predictions, mirrored: Predictions) -> Classification:

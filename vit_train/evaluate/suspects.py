@@ -24,7 +24,7 @@ from vit_train.figures.charts import save
 from vit_train.figures.images import captioned, draw_sheet, highest
 from vit_train.loop.metrics import Floats, Integers, of_label
 from vit_train.trained.folder import CHECKPOINTS
-from vit_train.trained.images import configured
+from vit_train.trained.images import applied, configured
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained
 
@@ -44,7 +44,8 @@ def find_suspects(config: SuspectsConfig) -> None:
     # The last epoch's weights, because the labels in question chose the best epoch.
     runs = [load_on(run / CHECKPOINTS / LAST, config.device) for run in finished]
     # Decisions of today only hide photos of the page: the runs were trained without them.
-    data = configured(replace(config.data, decisions=None), runs[0].meta)
+    meta = runs[0].meta
+    data = configured(replace(config.data, decisions=applied(meta)), meta)
     images, chances = out_of_fold(runs, data)
     own = [run.meta.config.data for run in runs]
     if lacking := {*range(own[0].cv_folds or 0)} - {data.cv_fold for data in own}:
@@ -54,7 +55,7 @@ def find_suspects(config: SuspectsConfig) -> None:
         )
     labels = images.labels.numpy()
     order, suggested = rank(labels, chances)
-    classes = [printable(name) for name in runs[0].meta.classes]
+    classes = [printable(name) for name in meta.classes]
     rows = [("image", "label", "suggested", "probability_label", "probability_suggested")]
     for index in order:
         pair = labels[index], suggested[index]

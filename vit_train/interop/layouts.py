@@ -239,6 +239,14 @@ TIMM = Layout(
 )
 
 
+def unpack_torchvision(state: Weights) -> Weights:
+    """Give the MLPs in torchvision's published files the names that they have in its models."""
+    return {
+        key.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."): weight
+        for key, weight in state.items()
+    }
+
+
 LAYER = "encoder.layers.encoder_layer_{n}"
 TORCHVISION = Layout(
     name="torchvision",
@@ -258,6 +266,7 @@ TORCHVISION = Layout(
     },
     supported=PLAIN,
     norm_eps=1e-6,
+    unpack=unpack_torchvision,
 )
 
 
@@ -396,6 +405,11 @@ LAYOUTS = (TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MODULES, DINOV2, VIT_PY
 
 def layout_of(state: Mapping[str, Tensor]) -> Layout:
     """Return the layout that fits the names in a state dict; raise Refused if no layout fits."""
+    if "pos_embed.0.weight" in state:
+        raise Refused(
+            "it has weights of vit_train without their settings: name the run or its checkpoint, "
+            "or a file of vit-export format=safetensors"
+        )
     for layout in LAYOUTS:
         table = layout.table(1)  # recognized by two weights that every Vision Transformer has
         if state.keys() >= {*table["patch_embed.proj.weight"], *table["blocks.0.norm1.weight"]}:

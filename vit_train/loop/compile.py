@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
+from vit_train.base.machine import to_device
 from vit_train.base.text import reason
 from vit_train.loop.objective import Batch, Objective
-from vit_train.loop.precision import Precision
+from vit_train.loop.precision import Precision, trained_weights
 
 # The most models that one process compiles; PyTorch's limit on recompilations is set to the same.
 MOST_MODELS = 256
@@ -42,8 +43,7 @@ def compile_model(
         with torch.random.fork_rng([precision.device] if precision.device.type == "cuda" else []):
             with precision.autocast():
                 loss = objective.step_sums(model, *piece)[0]
-            trained = [p for p in model.parameters() if p.requires_grad]
-            torch.autograd.grad(loss, trained, materialize_grads=True)
+            torch.autograd.grad(loss, trained_weights(model), materialize_grads=True)
 
     compiled = works(forward_backward)
     if not compiled:
@@ -127,10 +127,7 @@ class GraphedStep:
             self.function(*self.moved(inputs))
 
     def moved(self, inputs: Iterable[Tensor]) -> list[Tensor]:
-        """Copy the inputs to the device; use pinned memory for copies to a GPU."""
-        if self.device.type == "cuda":
-            inputs = map(pinned, inputs)
-        return [each.to(self.device, non_blocking=True) for each in inputs]
+        return [to_device(each, self.device) for each in inputs]
 
     def warm_up(self, inputs: Iterable[Tensor]) -> None:
         assert self.side_stream is not None

@@ -107,7 +107,7 @@ def outputs(
 def evaluate(
     model: nn.Module,
     objective: Objective,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[Batch],
     precision: Precision,
     workers: Workers = ONE_WORKER,
     processes: Processes = ALONE,

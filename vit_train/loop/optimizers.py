@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.config.training import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
-from vit_train.loop.precision import Precision
+from vit_train.loop.precision import Precision, trained_weights
 from vit_train.loop.workers import ONE_WORKER, Workers
 
 
@@ -69,7 +69,7 @@ def groups_of(
     `other_decay` is the weight decay of the second group. The groups contain all trained weights
     except those in `elsewhere`.
     """
-    own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
+    own = [p for p in trained_weights(model) if p not in elsewhere]
     matrices = {
         module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
     }
@@ -354,7 +354,7 @@ def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, flo
     is the factor of modules with `is_head`. Raise ValueError if the model has no layers for
     layer_decay, or no head for head_lr_scale.
     """
-    scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
+    scales = dict.fromkeys(trained_weights(model), 1.0)
     layer_decay = config.value("layer_decay")
     head_lr_scale = config.value("head_lr_scale")
     if layer_decay != 1:

@@ -74,6 +74,10 @@ def keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
+def trained_weights(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def batch_norms(model: nn.Module) -> list[nn.Module]:
     """Return all BatchNorm layers; a model with such layers must process whole batches."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -150,7 +154,7 @@ def image_seconds(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, flo
     # Windows counts the time of a thread in steps of 16 ms.
     clock = time.perf_counter if sys.platform == "win32" else time.thread_time
     is_training = model.training
-    parameters = [p for p in model.parameters() if p.requires_grad] if is_training else []
+    parameters = trained_weights(model) if is_training else []
 
     def seconds(name: str, images: int) -> float:
         batch = [each.repeat(images, *[1] * (each.ndim - 1)) for each in inputs]

@@ -25,7 +25,7 @@ from vit_train.loop.distributed import ALONE, Processes, joined_sums
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Batch, Objective, TrainLoader, evaluate, outputs_of
 from vit_train.loop.optimizers import Optimizers, rate_scales
-from vit_train.loop.precision import Precision, statistics_of
+from vit_train.loop.precision import Precision, statistics_of, trained_weights
 from vit_train.loop.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.loop.state import Averages, Best, WeightAverage
 from vit_train.loop.workers import make_workers
@@ -136,7 +136,7 @@ class Trainer:
         # For fp16, whose gradients underflow; otherwise it does nothing.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
         self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = trained_weights(model)
         self.statistics = statistics_of(model)  # of BatchNorm; empty for a ViT
         self.optimizers = Optimizers(
             builder(self.optim)(model, self.optim), self.parameters, rate_scales(model, self.optim)
@@ -164,8 +164,9 @@ class Trainer:
 
     def choose_workers(self, compiled: bool) -> None:
         """Choose the worker threads, and whether dropout has a random generator per image."""
+        own_images = -(-self.loop.batch_size // self.processes.count)
         self.workers = make_workers(
-            self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
+            self.model, self.precision, own_images, self.loop.micro_batch, compiled
         )
         # Compiled code can draw only from PyTorch's global generator.
         self.per_image_rng = self.precision.device.type == "cpu" and not compiled

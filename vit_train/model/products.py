@@ -78,7 +78,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if is_compiling() or not uses_onednn() or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    if not is_plain or len(x) == 0:
+    if not is_plain or x.numel() == 0:
         return F.linear(x, weight, bias)
     return OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
 

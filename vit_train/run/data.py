@@ -120,18 +120,21 @@ def seen_by(
 ) -> Tensor | None:
     """Return the keys of all images that the pretrained model and the teacher have seen.
 
-    An image is seen if a model was trained or validated on it. If a test image was seen at another
-    size, include its key at this run's size, too. Return None if no keys are known.
+    An image is seen if a model was trained or validated on it. If a test image was read otherwise
+    then, such as at another size, include its key as this run reads it, too. Return None if no keys
+    are known.
     """
     models = pretrained.seen if pretrained else None, teacher.meta.all_seen if teacher else None
     known = [seen for seen in models if seen is not None]
     keys = [seen.keys for seen in known]
     for seen in known:
-        if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
-            from vit_train.data.folder import reread  # rarely needed
+        if isinstance(config, FolderConfig):
+            as_then = replace(config, **seen.settings)
+            if as_then != config:
+                from vit_train.data.folder import reread  # rarely needed
 
-            then = reread(data.test, replace(config, image_size=seen.image_size))
-            keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
+                then = reread(data.test, as_then)
+                keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
     return torch.cat(keys).unique() if keys else None
 
 

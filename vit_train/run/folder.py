@@ -355,7 +355,7 @@ class RunFolder(RunFiles):
         return saved.model if saved.ema is None else saved.ema
 
     def fail(self, status: str, error: BaseException) -> None:
-        self.trackers.close()
+        self.trackers.close(failed=True)
         with contextlib.suppress(OSError, ValueError):
             if read_object(self.path / SUMMARY).get("status") == "running":
                 self.summarize(status, reason=f"{type(error).__name__}: {reason(error)}")

@@ -58,14 +58,15 @@ def planned(run: Run) -> Run:
     trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
     sizes = run.data.sizes
     epoch_seconds = step_seconds * len(run.train_loader) + image_seconds * sizes["val"]
-    left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began)
     # With validation, the best weights are tested, too.
-    left -= image_seconds * sizes["test"] * (2 if sizes["val"] else 1)
+    test_seconds = image_seconds * sizes["test"] * (2 if sizes["val"] else 1)
+    left = 60 * minutes * (1 - SPARE) - (time.perf_counter() - began) - test_seconds
     epochs = run.processes.broadcast(int(left / epoch_seconds))
     if epochs < 1:
         raise ValueError(
-            f"train.minutes={minutes:g} is too short for one epoch, which takes about "
-            f"{epoch_seconds / 60:.2g} min: set a longer time or a smaller data.train_subset"
+            f"train.minutes={minutes:g} is too short for one epoch (about {epoch_seconds / 60:.2g} "
+            f"min) and the final test ({test_seconds / 60:.2g} min): set a longer time, or a "
+            "smaller data.train_subset or data.test_subset"
         )
     logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
     return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))

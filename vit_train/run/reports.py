@@ -323,7 +323,7 @@ def draw_relevance(run: Run, model: VisionTransformer, shown: ImageSet) -> Figur
 
 
 # The functions of a tracker that log numbers at a step, and that end the run.
-Tracker = tuple[Callable[..., object], Callable[[], object]]
+Tracker = tuple[Callable[..., object], Callable[[bool], object]]
 
 
 def open_wandb(module: Any, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
@@ -336,7 +336,7 @@ def open_wandb(module: Any, folder: Path, record: str, settings: dict[str, Any])
         resume="allow",
         **({"id": record} if has_ids else {}),
     )
-    return run.log, run.finish
+    return run.log, lambda failed: run.finish(int(failed)) if has_ids else run.finish()
 
 
 def open_mlflow(module: Any, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
@@ -351,7 +351,7 @@ def open_mlflow(module: Any, folder: Path, record: str, settings: dict[str, Any]
     )
     if not found:  # MLflow allows no changes, such as of train.max_minutes
         module.log_params({key: str(value)[:500] for key, value in flatten(settings)})
-    return module.log_metrics, module.end_run
+    return module.log_metrics, lambda failed: module.end_run("FAILED" if failed else "FINISHED")
 
 
 def open_tracker(name: str, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
@@ -379,8 +379,8 @@ class Trackers:
     def log(self, values: dict[str, float], step: int) -> None:
         self.with_each(lambda log, close: log(values, step))
 
-    def close(self) -> None:
-        self.with_each(lambda log, close: close())
+    def close(self, failed: bool = False) -> None:
+        self.with_each(lambda log, close: close(failed))
 
     def with_each(self, act: Callable[..., object]) -> None:
         for name, tracker in list(self.opened.items()):

@@ -54,7 +54,6 @@ class Classify(Task):
         # For tags, class weights multiply parts of an image's loss; they give images no weights.
         self.weighs = self.given_weights is not None and self.one_class
         self.class_weights: Tensor | None = None  # (K,), from given_weights in `for_training`
-        self.images_have_weights = False  # in the data; for targets, see TrainBatches.weighted
         self.model = model
         self.image_shape = image_shape
         self.num_classes = num_classes
@@ -70,7 +69,6 @@ class Classify(Task):
         self, labels: Tensor, weighted: bool, best_by: str, teacher: nn.Module | None = None
     ) -> Self:
         task = super().for_training(labels, weighted, best_by)
-        task.images_have_weights = weighted
         task.weighs = self.weighs or weighted
         if self.given_weights == "auto":
             task.class_weights = self.balanced_weights(labels)
@@ -93,7 +91,8 @@ class Classify(Task):
         sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
         if self.weighs:
             # Sums of the weights in the loss and in the accuracy; only the loss has class weights.
-            own = targets.sum() if self.images_have_weights else loss.new_full((), len(targets))
+            # Targets that are rows of shares sum to their image's weight.
+            own = targets.sum() if targets.ndim == 2 else loss.new_full((), len(targets))
             sums += [split_weights(targets, self.class_weights)[0].sum().to(loss), own.to(loss)]
         return torch.stack(sums)
 

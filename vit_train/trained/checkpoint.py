@@ -87,8 +87,7 @@ class Checkpoint(TrainerState, Facts):
 
     def copied(self) -> "Checkpoint":
         """Return a copy of the checkpoint, with all tensors copied to CPU memory."""
-        content, tensors = disassemble(self)
-        return assemble(content, {name: tensor.clone() for name, tensor in tensors.items()})
+        return assemble(*disassemble(self))
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as the bytes of a safetensors file."""
@@ -142,7 +141,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:
-    """Split a checkpoint into JSON values and a dict of tensors.
+    """Split a checkpoint into JSON values and a dict of copies of its tensors.
 
     Among the JSON values, {"tensor": NAME} stands for the tensor called NAME.
     """
@@ -150,7 +149,8 @@ def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:
 
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
-            tensors[name] = value.detach().cpu().contiguous()
+            # A copy, because safetensors does not save one tensor, as of shared layers, twice.
+            tensors[name] = value.detach().cpu().contiguous().clone()
             return {TENSOR: name}
         if is_dataclass(value):
             value = {each.name: getattr(value, each.name) for each in fields(value)}

@@ -25,7 +25,6 @@ from vit_train.config.data import (
 from vit_train.config.fields import as_setting, chosen
 from vit_train.config.run import preset_urls
 from vit_train.config.tools import EvalDataConfig
-from vit_train.config.training import BEST
 from vit_train.data.dataset import (
     Dataset,
     ImageSet,
@@ -86,7 +85,8 @@ def evaluated_images(
             found = run_images(load_dataset(at_own), at_own, split, meta)
         else:
             own = listed_images(at_own, given, split, meta, count)
-            found = own or folder_images(at_own, given, split, meta)
+            found, used = (own, at_own) if own else folder_images(at_own, given, split, meta)
+            config = replace(config, decisions=used.decisions)
         if own_size != config.image_size:
             train = reread(found.train, config) if found.train and with_train else None
             found = found._replace(images=reread(found.images, config), val=None, train=train)
@@ -213,8 +213,8 @@ def listed_trees(config: FolderConfig, table: Path, classes: Sequence[str]) -> T
 
 def folder_images(
     config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
-) -> EvalImages:
-    """Read the images of a split from a folder.
+) -> tuple[EvalImages, FolderConfig]:
+    """Read the images of a split from a folder; also return the settings that were used.
 
     If the folder holds the run's own images, split them as in training. Otherwise, leave out the
     test images that the run has trained or validated on.
@@ -228,7 +228,7 @@ def folder_images(
         else None
     )
     if images is None:
-        return run_images(load_dataset(config), config, split, meta)
+        return run_images(load_dataset(config), config, split, meta), config
     data = None
     with suppress(ValueError):  # too few images to split
         data = Dataset(*hold_out(images, "test_fraction", config), tuple(meta.classes))
@@ -236,9 +236,9 @@ def folder_images(
         # The subset sizes of the run are meant for its own images, not for other images.
         config = replace(config, test_subset=given.test_subset)
         images = images.with_decisions() if config.decisions else images
-        return unseen(images, split, config, meta)
+        return unseen(images, split, config, meta), config
     logger.info(f"the folder holds the run's own images: evaluating the run's {split} images")
-    return run_images(data, config, split, meta)
+    return run_images(data, decided, split, meta), decided
 
 
 def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> EvalImages:
@@ -353,6 +353,8 @@ def advantage(split: str, meta: Meta) -> str:
     if split == "train":
         return "The model was trained on these images."
     shown = "test" if data.val == "test" and split == "val" else split
-    if meta.path.name == BEST and data.selected_on == shown:
+    # A copy of the best checkpoint may have any name.
+    is_best = not (is_builtin(meta.path) or meta.path.name.startswith(("last", "epoch")))
+    if is_best and data.selected_on == shown:
         return "The epoch was chosen on these images, so the result is too optimistic."
     return ""

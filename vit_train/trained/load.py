@@ -1,6 +1,5 @@
 """Rebuild a trained model from a checkpoint file alone, with its calibration."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from vit_train.base.reading import Refused, read_object, typed
-from vit_train.config.fields import Size, size_of
+from vit_train.config.fields import ImageSize, Size, size_of
 from vit_train.config.model import ViTConfig
 from vit_train.config.run import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.config.tools import WEIGHTS
@@ -40,7 +39,7 @@ def load(
     path: str | Path,
     device: torch.device | str = "cpu",
     weights: str = "auto",
-    image_size: int | Sequence[int] | None = None,
+    image_size: ImageSize | None = None,
 ) -> Trained:
     """Load a trained model in eval mode onto `device`, with the model's metadata.
 
@@ -93,7 +92,7 @@ def load_on(
     path: str | Path,
     device: str,
     weights: str = "auto",
-    image_size: int | Sequence[int] | None = None,
+    image_size: ImageSize | None = None,
 ) -> Trained:
     """Load a model for a command, as `load` does, onto the device that `device` names."""
     keep_freed_memory()
@@ -122,7 +121,7 @@ def checked_task(
     checkpoint: Checkpoint,
     config: TrainConfig,
     state: State,
-    image_size: int | Sequence[int] | None,
+    image_size: ImageSize | None,
 ) -> Task:
     """Return the checkpoint's task at `image_size` or, if None, at the training image size.
 

@@ -78,7 +78,9 @@ class Meta(Facts):
 
     @property
     def all_seen(self) -> Seen | None:
-        return None if self.seen is None else Seen(self.seen, as_setting(self.image_shape[1:]))
+        size = as_setting(self.image_shape[1:])
+        settings = {"image_size": size, "fit": self.fit, "white_level": self.white_level}
+        return None if self.seen is None else Seen(self.seen, settings)
 
     @property
     def fit(self) -> str:
@@ -258,7 +260,7 @@ class Trained(NamedTuple):
         with decoding():
             if isinstance(image, str | Path):
                 pixels, mark = read_image(Path(image), reading)
-                if marks is not None:
+                if marks is not None and mark:
                     marks[Path(image)] = mark
             else:
                 opened = image if isinstance(image, Image.Image) else Image.fromarray(image)

@@ -97,7 +97,8 @@ def imported(file: Path, source: bytes, root: Path) -> Iterator[Path]:
             for each in node.names:
                 path = folder.joinpath(*start.split("."), *each.name.split("."))
                 for place in (path, path.parent):  # a module, or a name in one
-                    yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
+                    if place != root:
+                        yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
 
 
 def saved_code(run: Path) -> dict[str, bytes]:
