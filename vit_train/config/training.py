@@ -56,7 +56,7 @@ class OptimConfig(Settings):
     lr_every: str = setting(
         "step",
         "step: change the learning rate after every step; epoch: after every epoch, as often done "
-        "with PyTorch's schedulers.",
+        "with PyTorch's schedulers (a warm-up of one epoch then has the peak rate already).",
         choices=("step", "epoch"),
     )
     clip_norm: float | None = setting(
