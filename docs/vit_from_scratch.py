@@ -116,7 +116,7 @@ def train(model, images, labels, epochs, batch_size=64):
     others = [p for p in model.parameters() if p.ndim != 2]  # biases, LayerNorms, token, positions
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999))
-    per_epoch = len(images) // batch_size  # the images of an incomplete batch wait
+    per_epoch = len(images) // batch_size  # an incomplete last batch is left out
     steps = epochs * per_epoch
     warmup = min(per_epoch, steps // 2)
     for step in range(steps):
