@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vit_train.config.model import ViTConfig, require_vit
+from vit_train.config.model import ViTConfig, require_vit, unsupported
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.dataset import load_dataset
+from vit_train.interop.layouts import PLAIN
 from vit_train.loop.compile import GraphedStep, compiles
 from vit_train.loop.device import pick_device
 from vit_train.loop.distributed import ALONE
@@ -46,6 +47,14 @@ Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratc
 (without oneDNN's products, see vit_train/model/products.py); for
 the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
 LOOP_STEPS = {"cpu": 8, "cuda": 20}  # at least so many
+# Settings that are the same in all libraries' models, with their values there.
+SHARED = {
+    **PLAIN,
+    "qk_norm": (False,),
+    "layer_scale": (None,),
+    "registers": (0,),
+    **dict.fromkeys(("dropout", "branch_dropout", "drop_path", "patch_dropout"), (0.0,)),
+}
 
 
 @dataclass(frozen=True)
@@ -134,8 +143,14 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
         raise ValueError(f"there are only {len(images_)} training images")
     # Mixed targets (B,K) are not labels (B,), which evaluation needs; tags are (B,K) in both.
     labels = targets if config.task.name == "tags" else torch.zeros(len(images_), device=device)
-    trainer.make_batch = lambda *draws: (images_, targets)
-    step = GraphedStep(trainer.take_step, device, trainer.graphed_step.replay)
+
+    def take_step(scalars: torch.Tensor) -> None:
+        """Take a step on the same images, as the other libraries do."""
+        make_batch, trainer.make_batch = trainer.make_batch, lambda *draws: (images_, targets)
+        trainer.take_step(scalars)
+        trainer.make_batch = make_batch
+
+    step = GraphedStep(take_step, device, trainer.graphed_step.replay)
 
     def train() -> None:
         step(trainer.step_scalars())
@@ -148,7 +163,7 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
 
     def loop() -> None:
         for _ in range(epochs):
-            trainer.batch = 0
+            trainer.epoch = trainer.batch = 0
             trainer.stop_reason = ""
             train_epochs(trainer, None)
 
@@ -167,8 +182,8 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     device = pick_device(config.device)
     torch.backends.cuda.enable_cudnn_sdp("no_cudnn" not in contender.words)  # PyTorch's default
     vit = require_vit(config.model, contender.name)
-    if vit.patch_dropout:
-        raise ValueError("the other libraries see all patches: add model.patch_dropout=0")
+    if found := unsupported(vit, SHARED):
+        raise ValueError(f"the other libraries' models do not have {', '.join(found)}")
     data = load_dataset(config.data)
     model = make_peer(contender, vit, data.image_shape[1], len(data.classes))
     model.to(device).train()

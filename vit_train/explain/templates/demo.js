@@ -56,7 +56,7 @@ async function update() {
       shown.plain ??= await ask({ pixels });
       const isPlain = !isChanged() && target === null;
       const found = isPlain ? shown.plain : await ask({ pixels, target, ...changes() });
-      if (shown !== image) continue;
+      if (shown !== image || !shown.plain) continue; // or the same one was chosen again
       draw((result = found));
       if (!shown.telling) await findTelling(shown);
     } while (again);
@@ -74,7 +74,7 @@ async function findTelling(shown) {
     if (after < telling.after) Object.assign(telling, { n, after });
   }
   shown.telling = telling;
-  if (shown !== image) return;
+  if (shown !== image || !shown.plain) return;
   drawAnswer();
   if (kept === null) keep(telling.n);
 }

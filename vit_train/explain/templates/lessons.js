@@ -3,9 +3,13 @@
 const CNN = 5; // the lesson with a CNN's view
 const surveys = {};
 
-// Compute all test images with the same changes.
+// Compute all test images with the same changes; of changed ones, only the logits are kept.
 function survey(changed = {}) {
-  const found = () => Promise.all(images.map((each) => quick(each, changed)));
+  const isChanged = Object.keys(changed).length > 0;
+  const found = () => Promise.all(images.map(async (each) => {
+    const all = await quick(each, changed);
+    return isChanged ? { logits: all.logits } : all;
+  }));
   return (surveys[JSON.stringify(changed)] ??= found());
 }
 const answersOf = (found) => found.map(({ logits }) => highest(logits));
@@ -110,7 +114,8 @@ const LESSONS = [{
     const wrong = (await survey()).flatMap((each, i) => highest(each.logits) === model.labels[i] ? []
       : `${images[i].label}: ${said(each)}`);
     const gray = said(await quick(shown, { hidden: order }));
-    return `Hiding the most relevant patches first, ${said({ logits })} becomes ${said(now)} after ` +
+    const end = highest(now.logits) === highest(logits) ? "stays" : "becomes";
+    return `Hiding the most relevant patches first, ${said({ logits })} ${end} ${said(now)} after ` +
       `${number} of ${count}. Unchanged, ${ofAll(wrong.length)} are taken for another class` +
       `${wrong.length ? ` (${wrong.join("; ")})` : ""}. The model weighs evidence and must choose one ` +
       `of its classes, whatever it sees: an image of nothing but the mean color is ${gray}.`;

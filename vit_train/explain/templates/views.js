@@ -48,10 +48,11 @@ const attentionOf = (layer, head, token) => {
 function drawTable(id, values, query = CLASS_TOKEN) {
   for (const [at, canvas] of all(`#${id} canvas`).entries()) {
     const layer = Math.floor(at / heads), head = at % heads; // even attention glows half
-    const label = `Layer ${layer + 1}, head ${head + 1}${off.has(at) ? ", switched off" : ""}`;
+    const isOff = id === "overview" && off.has(at); // recorded maps know no changes
+    const label = `Layer ${layer + 1}, head ${head + 1}${isOff ? ", switched off" : ""}`;
     glow(canvas, values(layer, head, at), label, { query, high: 2 / count });
     if (chosen.lesson === CNN && query >= 0) frame(canvas, query, layer + 1);
-    canvas.classList.toggle("off", off.has(at));
+    canvas.classList.toggle("off", isOff);
   }
 }
 
@@ -152,30 +153,24 @@ function drawSimilar(id, values, query) {
   glow($(id), values, "Similarity", { query, low: Math.min(...values), name: (value) => fixed(value, 2) });
 }
 
-// An earlier epoch from the bytes in the page, or the last one from the model itself.
+// An epoch from the bytes in the page: of the test images, without the user's changes.
 function drawLearning() {
-  const isLast = epoch === epochs.length - 1, shown = epochs[epoch], n = Math.max(chosen.query, 0);
+  const shown = epochs[epoch], n = Math.max(chosen.query, 0);
   const each = ENDS.off * count, start = epoch * (images.length * each + (similar ? count ** 2 : 1));
   const recorded = (from) => Float32Array.from(earlier.subarray(start + from, start + from + count));
   $("epoch").value = epoch;
   $("epoch-name").textContent = `Epoch ${shown.epoch} of ${epochs.at(-1).epoch}`;
   chart($("rising"), { "": epochs.map((at) => [at.epoch, at.accuracy]) }, "epoch", percent);
-  const logits = isLast ? result.logits : shown.logits[image.index];
-  if (!logits) return ($("then").textContent = "Earlier epochs are stored for the test images only.");
+  if (similar)
+    drawSimilar("growing", recorded(images.length * each + n * count).map((byte) => byte / 127.5 - 1), n);
+  const logits = shown.logits[image.index];
+  $("forming").hidden = !logits;
+  if (!logits) return ($("then").textContent = "Epochs are stored for the test images only.");
   const right = rightOf(answersOf(shown.logits.map((row) => ({ logits: row }))));
   $("then").textContent = `This image: ${said({ logits })}. Right: ${ofAll(right)} above, and ` +
     `${percent(shown.accuracy)} of ${shown.images.toLocaleString("en")} test images.`;
-  drawTable("forming", (layer, head, at) => isLast ? readerMap(layer, head)
-    : recorded(image.index * each + at * count).map((byte) => (byte / 255) ** 2));
-  if (similar)
-    drawSimilar("growing", recorded(images.length * each + n * count).map((byte) => byte / 127.5 - 1), n);
-}
-
-// The attention of what the head reads: the class token's or, without one, the patches' mean.
-function readerMap(layer, head) {
-  if (classToken) return attentionOf(layer, head, 0).subarray(1);
-  return Float32Array.from(cells, (_, n) => cells.reduce((sum, _, t) =>
-    sum + (t === n ? 0 : attentionOf(layer, head, t)[n] / count), 0));
+  drawTable("forming", (layer, head, at) =>
+    recorded(image.index * each + at * count).map((byte) => (byte / 255) ** 2));
 }
 
 const VIEWS = { layers: drawLayers, steps: drawSteps, heads: drawHeads, positions: drawPositions,
