@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # its hints another 40.
 # Nodes are counted instead of statements now, because packing statements does not change them.
 MOST = {
-    "syntax nodes in vit_train": 102_320,
+    "syntax nodes in vit_train": 102_035,
     "statements in tests": 12_991,
     "files": 118,
     "rooms": 14,

@@ -25,9 +25,12 @@ from vit_train.evaluate.summaries import Group, group_runs, read_summaries
 def summary(acc: float, seed: int = 0, changes: dict[str, Any] | None = None, **more: Any) -> dict:
     """A run's summary with changes at dotted keys, and others at its top."""
     result = {"acc": acc, "count": 1000, "acc_interval_95": [acc - 0.03, acc + 0.03]}
-    config = {"model": {"name": "vit", "depth": 6}, "data": {"name": "shapes"}, "seed": seed}
+    config = {
+        "model": {"name": "vit", "depth": 6}, "data": {"name": "shapes"}, "seed": seed,
+        "task": {"name": "classify"}, "optim": {"name": "adamw"},
+    }  # fmt: skip
     content = {
-        "status": "finished", "config": config | {"task": {"name": "classify"}},
+        "status": "finished", "config": config,
         "parameters": 1000, "images": {"train": 500, "val": 0, "test": 1000}, "images_seen": 5000,
         "seconds": 120.0, "selected_on": "val", "best_val": {"acc": acc, "epoch": 1},
         "test": {"final": dict(result), "best": dict(result)},

@@ -336,7 +336,11 @@ def as_arguments(settings: dict[str, Any]) -> str:
     return " ".join(f"{key}={as_word(value)}" for key, value in settings.items())
 
 
-def unsupported(config: ViTConfig, supported: Mapping[str, tuple[Any, ...]]) -> list[str]:
+# Some of the values that settings can have, by the settings' names.
+Choices = Mapping[str, tuple[Any, ...]]
+
+
+def unsupported(config: ViTConfig, supported: Choices) -> list[str]:
     """Return the settings, such as "model.qk_norm=True", that have none of the supported values."""
     return [
         f"model.{name}={getattr(config, name)}"

@@ -2,10 +2,9 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -225,20 +224,13 @@ def image_steps(size: Size, augment: AugmentConfig) -> list[Step]:
     return steps
 
 
-# The choices of data.sampler: functions from labels (N,) to the images of an epoch, by index (N,).
-ORDERS: dict[str, Callable[[Tensor, np.random.Generator], Tensor]] = {
-    "shuffled": lambda labels, rng: torch.from_numpy(rng.permutation(len(labels))),
-    "balanced": balanced_order,
-}
-
-
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
     A batch holds images (B,C,H,W) float32, and labels (B,) or, with Mixup, CutMix, tags or weights,
     targets (B,K) (see `weighted`). With several processes, process `rank` of `ranks` makes only its
     share of each batch. An incomplete last batch is dropped; other epochs will include its images.
-    A set smaller than `batch_size` makes a single, smaller batch. `sampler` names one of ORDERS.
+    A set smaller than `batch_size` makes a single, smaller batch. `sampler` is data.sampler.
     """
 
     def __init__(
@@ -255,12 +247,12 @@ class TrainBatches(DrawnBatches):
         sampler: str = "shuffled",
     ) -> None:
         super().__init__(device, min(batch_size, len(data)), seed, rank, ranks)
-        self.order = partial(ORDERS[sampler], strata(data.labels.cpu()))
+        # Of which equally many images are drawn; None to draw each image once.
+        self.strata = strata(data.labels.cpu()) if sampler == "balanced" else None
         self.labels = data.labels.to(device)
         self.num_classes = num_classes
         self.weights: Tensor | None = None  # (N,1)
         self.normalize = normalize
-        self.augment = augment
         self.cropper = Cropper(place(data.images, device, "training"), augment, device, seed)
         size = self.cropper.size
         self.steps = image_steps(size, augment)
@@ -292,7 +284,11 @@ class TrainBatches(DrawnBatches):
 
     def drawn(self, epoch: int, first: int) -> Iterator[Draws]:
         """Yield what `draws` yields, each drawn when it is needed."""
-        order = self.order(self.generator(epoch))
+        rng = self.generator(epoch)
+        if self.strata is None:
+            order = torch.from_numpy(rng.permutation(len(self.labels)))
+        else:
+            order = balanced_order(self.strata, rng)
         for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
             yield self.draw_batch(index, self.generator(epoch, number), epoch)

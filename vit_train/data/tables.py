@@ -276,7 +276,11 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
     columns = columns_of(headers, config)
     if rows and not config.columns:
         columns |= column_of_files(rows[0], columns, config)
-    others = other_columns(headers, columns)
+    others = {  # the columns with a name (not _) that are not used yet
+        header: place
+        for place, header in enumerate(headers)
+        if header not in ("", "_") and place not in columns.values()
+    }
     if columns.keys().isdisjoint(("label", "tags")) and (found := label_column(others, rows)):
         columns[found[0]] = len(headers)
         rows = [[*row, cell] for row, cell in zip(rows, found[1], strict=True)]
@@ -432,15 +436,6 @@ def mark_in(cell: str) -> bool | None:
 def is_mark_of_split(header: str) -> bool:
     """Return True for names such as is_train."""
     return header.lower().startswith("is_") and split_of(header[3:]) is not None
-
-
-def other_columns(headers: Sequence[str], columns: Columns) -> dict[str, int]:
-    """Return the places of all columns with a name (not _) but the given ones."""
-    return {
-        header: place
-        for place, header in enumerate(headers)
-        if header not in ("", "_") and place not in columns.values()
-    }
 
 
 def label_column(others: Columns, rows: Sequence[Sequence[str]]) -> tuple[str, list[str]] | None:

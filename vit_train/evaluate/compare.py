@@ -259,10 +259,11 @@ def of_known_classes(found: EvalImages, owner: Meta, meta: Meta) -> EvalImages:
         [label_of.get(name, -1) for name in found.images.label_names(owner.classes)]
     )
     gain = advantage("test", meta)
+    owners = advantage("test", owner)
     return EvalImages(
         replace(found.images, labels=labels).subset(labels >= 0),
-        caveat=" ".join(filter(None, (found.caveat, gain))),
-        biased=found.biased or bool(gain),
+        caveat=" ".join(filter(None, (found.caveat.replace(owners, "").strip(), gain))),
+        biased=bool(gain) or (found.biased and not owners),
     )
 
 

@@ -71,11 +71,12 @@ def difference(group: Group, baseline: Group, *path: str) -> Difference | None:
     """
     split = "test" if path[0] == "test" else "val"
     others = {seed_and_fold(run): run for run in baseline.runs}
-    pairs = [(run, others.get(seed_and_fold(run))) for run in group.runs]
-    if any(other and not on_same_images(run, other, split) for run, other in pairs):
+    pairs = [
+        (run, others[seed_and_fold(run)]) for run in group.runs if seed_and_fold(run) in others
+    ]
+    if not all(on_same_images(*pair, split) for pair in pairs):
         return None
-    values = [(value_at(run, *path), value_at(other, *path)) for run, other in pairs if other]
-    return Difference([own - theirs for own, theirs in values])
+    return Difference([value_at(run, *path) - value_at(other, *path) for run, other in pairs])
 
 
 def on_same_images(run: Json, other: Json, split: str) -> bool:

@@ -313,13 +313,11 @@ def class_table(per_class: Sequence[Json]) -> str:
 
 def tag_table(per_tag: Sequence[Json]) -> str:
     """Format one line per tag: its name, measures and number of images."""
-    return by_name(
-        per_tag,
-        lambda each: (
-            f"average precision {each['average_precision']:7.2%}  "
-            f"F1 {each['f1']:.3f} at {each['threshold']:.3f}  {each['support']:5d} images"
-        ),
+    line = (
+        "average precision {average_precision:7.2%}  F1 {f1:.3f} at {threshold:.3f}  "
+        "{support:5d} images"
     )
+    return by_name(per_tag, line.format_map)
 
 
 def by_name(rows: Sequence[Json], line: Callable[[Json], str]) -> str:

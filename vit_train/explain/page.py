@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vit_train.base.log import logger
 from vit_train.base.text import printable, render
 from vit_train.base.writing import write_text
-from vit_train.config.model import unsupported
+from vit_train.config.model import Choices, unsupported
 from vit_train.config.tools import ExplainConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.explain.attribution import patch_maps
@@ -22,7 +22,7 @@ from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained
 
 # The settings that templates/model.js supports.
-SUPPORTED: dict[str, tuple[object, ...]] = {
+SUPPORTED: Choices = {
     "stem": ("patches",),
     "patch_overlap": (0,),
     "attention": ("softmax",),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
-from vit_train.config.model import MOST_BLOCKS, ViTConfig
+from vit_train.config.model import MOST_BLOCKS, Choices, ViTConfig
 from vit_train.data.dataset import CHANNELS
 from vit_train.interop.config_files import (
     CLIP_EPS,
@@ -52,7 +52,7 @@ class Layout:
     names: dict[str, str]
     # The values of settings that the library supports; all other settings can have any value. An
     # export must have one of these values. If there is only one, an import takes it for granted.
-    supported: Mapping[str, tuple[Any, ...]]
+    supported: Choices
     # LayerNorm's eps, unless a config sets it.
     norm_eps: float
     # Prefixes of the names of weights that are not needed.
@@ -150,7 +150,7 @@ def settings_shown(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 # Settings that most libraries fix, with their values there.
-PLAIN: Mapping[str, tuple[Any, ...]] = {
+PLAIN: Choices = {
     "pre_norm": (True,),
     "final_norm": (True,),
     "stem": ("patches",),
@@ -168,8 +168,25 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 # timm's VisionTransformer, and the files of DeiT and MAE. `vit_train.model.vit` has timm's names;
 # only the positions are a tensor there but a module here.
 
-# The layers with weights in every block.
-BLOCK_LAYERS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+# The names that this program and timm share.
+TIMM_NAMES = (
+    "cls_token",
+    "reg_token",
+    "patch_embed.proj.",
+    "blocks.{n}.norm1.",
+    "blocks.{n}.attn.qkv.",
+    "blocks.{n}.attn.proj.",
+    "blocks.{n}.norm2.",
+    "blocks.{n}.mlp.fc1.",
+    "blocks.{n}.mlp.fc2.",
+    "blocks.{n}.attn.q_norm.",
+    "blocks.{n}.attn.k_norm.",
+    "blocks.{n}.ls1.gamma",
+    "blocks.{n}.ls2.gamma",
+    "norm.",
+    "fc_norm.",
+    "head.",
+)
 
 
 def unpack_timm(state: Weights) -> Weights:
@@ -211,18 +228,7 @@ def pack_timm(state: Weights) -> Weights:
 
 TIMM = Layout(
     name="timm",
-    names={
-        "cls_token": "cls_token",
-        "reg_token": "reg_token",
-        "pos_embed.0.weight": "pos_embed",
-        "patch_embed.proj.": "patch_embed.proj.",
-        **{f"blocks.{{n}}.{part}.": f"blocks.{{n}}.{part}." for part in BLOCK_LAYERS},
-        **{f"blocks.{{n}}.attn.{x}_norm.": f"blocks.{{n}}.attn.{x}_norm." for x in "qk"},
-        **{f"blocks.{{n}}.ls{k}.gamma": f"blocks.{{n}}.ls{k}.gamma" for k in "12"},
-        "norm.": "norm.",
-        "fc_norm.": "fc_norm.",
-        "head.": "head.",
-    },
+    names={"pos_embed.0.weight": "pos_embed", **{name: name for name in TIMM_NAMES}},
     supported={
         **PLAIN,
         "positions": ("learned", "none"),
@@ -247,19 +253,18 @@ def unpack_torchvision(state: Weights) -> Weights:
     }
 
 
-LAYER = "encoder.layers.encoder_layer_{n}"
 TORCHVISION = Layout(
     name="torchvision",
     names={
         "cls_token": "class_token",
         "pos_embed.0.weight": "encoder.pos_embedding",
         "patch_embed.proj.": "conv_proj.",
-        "blocks.{n}.norm1.": f"{LAYER}.ln_1.",
-        "blocks.{n}.attn.qkv.": f"{LAYER}.self_attention.in_proj_",
-        "blocks.{n}.attn.proj.": f"{LAYER}.self_attention.out_proj.",
-        "blocks.{n}.norm2.": f"{LAYER}.ln_2.",
-        "blocks.{n}.mlp.fc1.": f"{LAYER}.mlp.0.",
-        "blocks.{n}.mlp.fc2.": f"{LAYER}.mlp.3.",
+        "blocks.{n}.norm1.": "encoder.layers.encoder_layer_{n}.ln_1.",
+        "blocks.{n}.attn.qkv.": "encoder.layers.encoder_layer_{n}.self_attention.in_proj_",
+        "blocks.{n}.attn.proj.": "encoder.layers.encoder_layer_{n}.self_attention.out_proj.",
+        "blocks.{n}.norm2.": "encoder.layers.encoder_layer_{n}.ln_2.",
+        "blocks.{n}.mlp.fc1.": "encoder.layers.encoder_layer_{n}.mlp.0.",
+        "blocks.{n}.mlp.fc2.": "encoder.layers.encoder_layer_{n}.mlp.3.",
         "norm.": "encoder.ln.",
         "pre_head.0.": "heads.pre_logits.",
         "head.": "heads.head.",
@@ -272,9 +277,6 @@ TORCHVISION = Layout(
 
 # Hugging Face's ViTForImageClassification and ViTModel, and DeiT without its distillation token.
 
-SAVED = "encoder.layer.{n}"
-MODULE = "layers.{n}"
-
 
 HUGGING_FACE = Layout(
     name="Hugging Face",
@@ -282,13 +284,13 @@ HUGGING_FACE = Layout(
         "cls_token": "embeddings.cls_token",
         "pos_embed.0.weight": "embeddings.position_embeddings",
         "patch_embed.proj.": "embeddings.patch_embeddings.projection.",
-        "blocks.{n}.norm1.": f"{SAVED}.layernorm_before.",
-        "blocks.{n}.attn.qkv.": f"{SAVED}.attention.attention.query. "
-        f"{SAVED}.attention.attention.key. {SAVED}.attention.attention.value.",
-        "blocks.{n}.attn.proj.": f"{SAVED}.attention.output.dense.",
-        "blocks.{n}.norm2.": f"{SAVED}.layernorm_after.",
-        "blocks.{n}.mlp.fc1.": f"{SAVED}.intermediate.dense.",
-        "blocks.{n}.mlp.fc2.": f"{SAVED}.output.dense.",
+        "blocks.{n}.norm1.": "encoder.layer.{n}.layernorm_before.",
+        "blocks.{n}.attn.qkv.": "encoder.layer.{n}.attention.attention.query. "
+        "encoder.layer.{n}.attention.attention.key. encoder.layer.{n}.attention.attention.value.",
+        "blocks.{n}.attn.proj.": "encoder.layer.{n}.attention.output.dense.",
+        "blocks.{n}.norm2.": "encoder.layer.{n}.layernorm_after.",
+        "blocks.{n}.mlp.fc1.": "encoder.layer.{n}.intermediate.dense.",
+        "blocks.{n}.mlp.fc2.": "encoder.layer.{n}.output.dense.",
         "norm.": "layernorm.",
         "head.": "classifier.",
     },
@@ -313,13 +315,13 @@ HUGGING_FACE_MODULES = replace(
     HUGGING_FACE,
     names=HUGGING_FACE.names
     | {
-        "blocks.{n}.norm1.": f"{MODULE}.layernorm_before.",
-        "blocks.{n}.attn.qkv.": f"{MODULE}.attention.q_proj. {MODULE}.attention.k_proj. "
-        f"{MODULE}.attention.v_proj.",
-        "blocks.{n}.attn.proj.": f"{MODULE}.attention.o_proj.",
-        "blocks.{n}.norm2.": f"{MODULE}.layernorm_after.",
-        "blocks.{n}.mlp.fc1.": f"{MODULE}.mlp.fc1.",
-        "blocks.{n}.mlp.fc2.": f"{MODULE}.mlp.fc2.",
+        "blocks.{n}.norm1.": "layers.{n}.layernorm_before.",
+        "blocks.{n}.attn.qkv.": "layers.{n}.attention.q_proj. layers.{n}.attention.k_proj. "
+        "layers.{n}.attention.v_proj.",
+        "blocks.{n}.attn.proj.": "layers.{n}.attention.o_proj.",
+        "blocks.{n}.norm2.": "layers.{n}.layernorm_after.",
+        "blocks.{n}.mlp.fc1.": "layers.{n}.mlp.fc1.",
+        "blocks.{n}.mlp.fc2.": "layers.{n}.mlp.fc2.",
     },
 )
 
@@ -338,12 +340,12 @@ DINOV2 = replace(
     names=HUGGING_FACE.names
     | {
         "reg_token": "embeddings.register_tokens",
-        "blocks.{n}.norm1.": f"{SAVED}.norm1.",
-        "blocks.{n}.norm2.": f"{SAVED}.norm2.",
-        "blocks.{n}.ls1.gamma": f"{SAVED}.layer_scale1.lambda1",
-        "blocks.{n}.ls2.gamma": f"{SAVED}.layer_scale2.lambda1",
-        "blocks.{n}.mlp.fc1.": f"{SAVED}.mlp.fc1.",
-        "blocks.{n}.mlp.fc2.": f"{SAVED}.mlp.fc2.",
+        "blocks.{n}.norm1.": "encoder.layer.{n}.norm1.",
+        "blocks.{n}.norm2.": "encoder.layer.{n}.norm2.",
+        "blocks.{n}.ls1.gamma": "encoder.layer.{n}.layer_scale1.lambda1",
+        "blocks.{n}.ls2.gamma": "encoder.layer.{n}.layer_scale2.lambda1",
+        "blocks.{n}.mlp.fc1.": "encoder.layer.{n}.mlp.fc1.",
+        "blocks.{n}.mlp.fc2.": "encoder.layer.{n}.mlp.fc2.",
     },
     supported=PLAIN,
     norm_eps=1e-6,
@@ -351,11 +353,8 @@ DINOV2 = replace(
 )
 
 
-EMBED = "to_patch_embedding"
-PATCHES = f"{EMBED}.2.weight"
-NORM_IN = f"{EMBED}.1."
-ATTENTION = "transformer.layers.{n}.0"
-MLP = "transformer.layers.{n}.1.net"
+PATCHES = "to_patch_embedding.2.weight"
+NORM_IN = "to_patch_embedding.1."
 
 
 def channels_first(vectors: Tensor) -> Tensor:
@@ -383,14 +382,14 @@ VIT_PYTORCH = Layout(
         "cls_token": "cls_token",
         "pos_embed.0.weight": "pos_embedding",
         "patch_embed.norm_in.": NORM_IN,
-        "patch_embed.proj.": f"{EMBED}.2.",
-        "patch_embed.norm_out.": f"{EMBED}.3.",
-        "blocks.{n}.norm1.": f"{ATTENTION}.norm.",
-        "blocks.{n}.attn.qkv.": f"{ATTENTION}.to_qkv.",
-        "blocks.{n}.attn.proj.": f"{ATTENTION}.to_out.0.",
-        "blocks.{n}.norm2.": f"{MLP}.0.",
-        "blocks.{n}.mlp.fc1.": f"{MLP}.1.",
-        "blocks.{n}.mlp.fc2.": f"{MLP}.4.",
+        "patch_embed.proj.": "to_patch_embedding.2.",
+        "patch_embed.norm_out.": "to_patch_embedding.3.",
+        "blocks.{n}.norm1.": "transformer.layers.{n}.0.norm.",
+        "blocks.{n}.attn.qkv.": "transformer.layers.{n}.0.to_qkv.",
+        "blocks.{n}.attn.proj.": "transformer.layers.{n}.0.to_out.0.",
+        "blocks.{n}.norm2.": "transformer.layers.{n}.1.net.0.",
+        "blocks.{n}.mlp.fc1.": "transformer.layers.{n}.1.net.1.",
+        "blocks.{n}.mlp.fc2.": "transformer.layers.{n}.1.net.4.",
         "norm.": "transformer.norm.",
         "head.": "mlp_head.",
     },

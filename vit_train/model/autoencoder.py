@@ -64,7 +64,8 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ViTConfig, grid: Size) -> None:
         super().__init__()
-        positions = make_positions(AbsolutePositions, config, grid, has_class=False)
+        # Its positions are those of a model without a class token.
+        positions = make_positions(AbsolutePositions, replace(config, head="gap"), grid)
         if positions is None:
             absolute = (n for n, kind in POSITIONS.items() if issubclass(kind, AbsolutePositions))
             raise ValueError(

@@ -269,13 +269,10 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 }
 
 
-def make_positions(
-    kind: type[Kind], config: ViTConfig, grid: Size, has_class: bool | None = None
-) -> Kind | None:
+def make_positions(kind: type[Kind], config: ViTConfig, grid: Size) -> Kind | None:
     """Return the positions that the config selects, or None if they are not of the class `kind`.
 
-    `has_class` tells whether there is a class token; None means as in the config. Raise ValueError
-    for an unknown name, or for positions that do not fit the rest of the config.
+    Raise ValueError for an unknown name, or for positions that do not fit the rest of the config.
     """
     # "none" is the base class, which is of neither kind.
     known: dict[str, type[PositionEmbedding]] = {"none": PositionEmbedding, **POSITIONS}
@@ -295,9 +292,9 @@ def make_positions(
             f"model.embed_dim{'' if absolute else ' / model.num_heads'} to be a multiple of "
             f"{positions.width_multiple}, not {width}: change model.embed_dim"
         )
-    has_class = config.has_class_token if has_class is None else has_class
     # Tables leave registers out; attention positions take the number of tokens before the patches.
-    return positions(grid, width, has_class if absolute else has_class + config.registers)
+    before = config.has_class_token if absolute else config.num_prefix_tokens
+    return positions(grid, width, before)
 
 
 def resize_positions(state: Weights, grid: Size, model: nn.Module) -> Weights:

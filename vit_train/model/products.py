@@ -74,11 +74,15 @@ class OneDnnLinear(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Apply a linear layer, as `F.linear` does: x (…,I), weight (O,I), bias (O) → (…,O)."""
-    # Checked first, because a program that is being exported has no fixed number of images.
-    if is_compiling() or not uses_onednn() or torch.is_autocast_enabled("cpu"):
-        return F.linear(x, weight, bias)
-    is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    if not is_plain or x.numel() == 0:
+    # The number of images comes last: a program that is being exported has no fixed number.
+    if (
+        is_compiling()
+        or not uses_onednn()
+        or torch.is_autocast_enabled("cpu")
+        or x.device.type != "cpu"
+        or not x.dtype == weight.dtype == torch.float32
+        or x.numel() == 0
+    ):
         return F.linear(x, weight, bias)
     return OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
 

@@ -20,25 +20,15 @@ from vit_train.config.tools import ExportConfig
 from vit_train.config.training import LoopConfig
 from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.interop.export import export
-from vit_train.loop import schedule
 from vit_train.loop.trainer import CALLBACKS
-from vit_train.model import layers, positions, vit
-from vit_train.model.attention import ATTENTIONS, attention_of
-from vit_train.run.folder import Launch
+from vit_train.model import positions, vit
+from vit_train.model.attention import attention_of
+from vit_train.run.folder import TABLES, Launch
 from vit_train.run.train import train, train_in
 from vit_train.tasks import make_task
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import last_checkpoint
 from vit_train.trained.own_code import is_own_part
-
-# The tables of parts, by the setting that chooses from them.
-TABLES: dict[str, Mapping[str, Any]] = {
-    "model.positions": positions.POSITIONS,
-    "model.attention": ATTENTIONS,
-    "model.activation": layers.ACTIVATIONS,
-    "optim.schedule": schedule.SCHEDULES,
-    **CHOSEN_BY_NAME,
-}
 
 
 def check_parts(config: TrainConfig) -> Iterator[tuple[str, Iterator[str]]]:
@@ -53,13 +43,12 @@ def check_parts(config: TrainConfig) -> Iterator[tuple[str, Iterator[str]]]:
         config = replace(config, data=few)
     loop = LoopConfig(epochs=1, batch_size=8, micro_batch=4)
     base = replace(shallow(config), train=loop, device="cpu", precision="fp32")
-    measured: list[tuple[str, dict[str, Any]]] = [
-        *((name, {"numbers": {name: each}}) for name, each in own(NUMBERS).items()),
-        *((name, {"figures": {name: each}}) for name, each in own(FIGURES).items()),
-        *((getattr(each, "__name__", str(each)), {"callbacks": [each]}) for each in CALLBACKS),
-    ]
-    for name, only in measured:
-        yield name, called(base, only)
+    for name, each in own(NUMBERS).items():
+        yield name, called(base, numbers={name: each})
+    for name, each in own(FIGURES).items():
+        yield name, called(base, figures={name: each})
+    for callback in CALLBACKS:
+        yield getattr(callback, "__name__", str(callback)), called(base, callbacks=[callback])
     for key, name, part in own_parts():
         yield f"{key}={name}", tried(base, key, name, part)
 
@@ -136,7 +125,7 @@ def small_runs(
         yield Path(folder)
 
 
-def called(config: TrainConfig, only: Mapping[str, Any]) -> Iterator[str]:
+def called(config: TrainConfig, **only: Any) -> Iterator[str]:
     """Call a metric, a figure or a callback of the user's in a small run."""
     yield "called in a run"
     with small_runs(**only) as folder:

@@ -79,6 +79,14 @@ class Launch:
     in_sweep: bool = False
 
 
+# The tables of parts, by the setting that chooses from them.
+TABLES: dict[str, Mapping[str, Any]] = {
+    "model.positions": POSITIONS,
+    "model.attention": ATTENTIONS,
+    "model.activation": ACTIVATIONS,
+    "optim.schedule": SCHEDULES,
+    **CHOSEN_BY_NAME,
+}
 # The facts in a summary that may differ between the processes that successively trained a run.
 STAGE = ("commit", "versions", "machine", "precision")
 
@@ -372,11 +380,9 @@ def registered_code() -> dict[str, bytes]:
 
     Figures do not count, because they change no result.
     """
-    tables: list[Mapping[str, object]] = [
-        *(POSITIONS, ATTENTIONS, ACTIVATIONS, SCHEDULES, NUMBERS),
-        *CHOSEN_BY_NAME.values(),
-    ]
-    parts = [*CALLBACKS, *(part for table in tables for part in table.values())]
+    parts: list[object] = [*CALLBACKS, *NUMBERS.values()]
+    for table in TABLES.values():
+        parts += table.values()
     own = [part for part in parts if is_own_part(part)]
     return own_code([*own, *(getattr(part, "builds", None) for part in own)])
 

@@ -1,6 +1,6 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -130,27 +130,22 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     if issubclass(kind, ArchiveConfig):
         start["urls"] = preset_urls(name)
     if issubclass(kind, FolderConfig):
-        start |= folder_settings(start, meta)
+        earlier = start.get("split_as")
+        if earlier and not Path(earlier, IMAGES).is_file():
+            earlier = str(run_folder(meta.path))  # this run lists the same splits
         # In another folder, other images may have the same paths.
         is_own = name == own.name and all(
             Path(changes[key]).resolve() == Path(getattr(own, key)).resolve()
             for key in {"root", "file"} & changes.keys()
         )
-        start["decisions"] = applied(meta) if is_own else None
+        start |= {
+            "max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
+            "fit": meta.fit,
+            "white_level": meta.white_level,
+            "split_as": earlier,
+            "decisions": applied(meta) if is_own else None,
+        }
     return kind(**(start | changes))
-
-
-def folder_settings(own: Mapping[str, Any], meta: Meta) -> dict[str, Any]:
-    """Return the settings of files that follow from a run; `own` are the run's own settings."""
-    earlier = own.get("split_as")
-    if earlier and not Path(earlier, IMAGES).is_file():
-        earlier = str(run_folder(meta.path))  # this run lists the same splits
-    return {
-        "max_pixels": min(own.get("max_pixels", MAX_PIXELS), MAX_PIXELS),
-        "fit": meta.fit,
-        "white_level": meta.white_level,
-        "split_as": earlier,
-    }
 
 
 def applied(meta: Meta) -> str | None:

@@ -5,11 +5,8 @@ const surveys = {};
 
 // Compute all test images with the same changes; of changed ones, only the logits are kept.
 function survey(changed = {}) {
-  const isChanged = Object.keys(changed).length > 0;
-  const found = () => Promise.all(images.map(async (each) => {
-    const all = await quick(each, changed);
-    return isChanged ? { logits: all.logits } : all;
-  }));
+  const needed = (all) => Object.keys(changed).length ? { logits: all.logits } : all;
+  const found = () => Promise.all(images.map(async (each) => needed(await quick(each, changed))));
   return (surveys[JSON.stringify(changed)] ??= found());
 }
 const answersOf = (found) => found.map(({ logits }) => highest(logits));
