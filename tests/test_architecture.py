@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"base", "config"},
     "loop": {"base", "config"},
     "data": {"base", "config"},
-    "tasks": {"base", "config", "data", "loop", "model"},
+    "tasks": {"config", "data", "loop", "model"},
     "figures": {"base", "config", "data", "loop", "model", "tasks"},
     "trained": {"base", "config", "data", "loop", "model", "tasks"},
     "explain": {"base", "config", "data", "figures", "loop", "model", "tasks", "trained"},

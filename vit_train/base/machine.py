@@ -137,16 +137,6 @@ def require_memory(needed: float, what: str, advice: str) -> None:
         )
 
 
-def to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
-    """Return the tensor on the device.
-
-    Copies from the CPU to a GPU use pinned memory, so that the CPU does not wait.
-    """
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
-
-
 def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
 

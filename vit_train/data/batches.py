@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
-from vit_train.base.machine import gigabytes, to_device
+from vit_train.base.machine import gigabytes
 from vit_train.config.augment import AugmentConfig
 from vit_train.config.fields import Size
 from vit_train.data.augment import (
@@ -37,6 +37,16 @@ Item = TypeVar("Item")
 
 # The share of a GPU's free memory for images; the rest is for the model and its activations.
 GPU_SHARE = 0.5
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return the tensor on the device.
+
+    Copies from the CPU to a GPU use pinned memory, so that the CPU does not wait.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:

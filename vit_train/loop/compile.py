@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.log import logger
-from vit_train.base.machine import to_device
 from vit_train.base.text import reason
 from vit_train.loop.objective import Batch, Objective
 from vit_train.loop.precision import Precision, trained_weights
@@ -127,7 +126,10 @@ class GraphedStep:
             self.function(*self.moved(inputs))
 
     def moved(self, inputs: Iterable[Tensor]) -> list[Tensor]:
-        return [to_device(each, self.device) for each in inputs]
+        """Copy the inputs to the device; use pinned memory for copies to a GPU."""
+        if self.device.type == "cuda":
+            inputs = map(pinned, inputs)
+        return [each.to(self.device, non_blocking=True) for each in inputs]
 
     def warm_up(self, inputs: Iterable[Tensor]) -> None:
         assert self.side_stream is not None

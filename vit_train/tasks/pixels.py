@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.machine import to_device
 from vit_train.config.fields import ImageShape
 from vit_train.config.model import ModelConfig, require_vit
 from vit_train.config.tasks import AutoregressConfig, DecodeConfig, ReconstructConfig
-from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches
+from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, to_device
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
