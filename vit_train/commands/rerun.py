@@ -141,7 +141,6 @@ def require_changeable(
     `own` has the run's settings.
     """
     wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
-    wanted["model.from_weights"] = True  # as in every run that has begun: run/start.py
     known = declared()
     kept = [name for name in own if name != argument and not may_change(name, argument, known)]
     for key in keys:

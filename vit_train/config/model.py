@@ -53,6 +53,7 @@ class ViTConfig(ModelConfig):
         True,
         "With init_from=, take the model's shape from the pretrained weights, except settings that "
         "differ from their defaults. False in presets such as model=tiny.",
+        alters="nothing",  # once a run has begun, because its settings then include the shape
     )
     patch_size: int = setting(4, "Side of a patch in pixels.", at_least=1, shapes=True)
     embed_dim: int = setting(
