@@ -283,8 +283,11 @@ def deploy_folder_of(model: Exportable) -> dict[str, bytes]:
     limits = {"thresholds": thresholds, "max_pixels": MAX_PIXELS, "formats": IMAGE_FORMATS}
     tags = not model.meta.task.one_class
     if not tags:
-        held_out = model.meta.config.data.val == "split"
-        untried = "run vit-eval first" if held_out else "the run held out no validation images"
+        untried = (
+            "run vit-eval first"
+            if model.meta.config.data.val == "split"
+            else "the run held out no validation images"
+        )
         advice = "add images, or train longer" if model.thresholds else untried
         reached = f"reached on the validation images: {', '.join(thresholds) or f'none; {advice}'}"
         limits["reached"] = reached

@@ -84,7 +84,7 @@ def divide_images(
     images that are trained on. Raise ValueError if they are invalid, such as a deviation of 0.
     """
     splits = make_splits(replace(dataset, test=unseen_test(dataset, seen_before)), config)
-    if config.cv_folds and splits.val is not None:
+    if config.cv_folds and splits.val is not None and seen_before is not None:
         warn_of_seen(splits.val, seen_before)
     facts = data_facts(dataset, splits, config, seen_before)
     train = training_images(splits.train, dataset.unlabeled, task)
@@ -95,9 +95,9 @@ def divide_images(
     return RunData(facts, splits, train, statistics, Normalize(statistics, device))
 
 
-def warn_of_seen(fold: ImageSet, seen: Tensor | None) -> None:
+def warn_of_seen(fold: ImageSet, seen: Tensor) -> None:
     """Warn if the keys of some validation images of a cross-validation are in `seen`."""
-    if count := 0 if seen is None else int(are_among(fold.images, seen).sum()):
+    if count := int(are_among(fold.images, seen).sum()):
         logger.warning(
             f"the pretrained model or the teacher was trained or validated on {count:,} of the "
             f"{counted(len(fold), 'validation image')} of this fold, so results are too optimistic"

@@ -150,7 +150,7 @@ def disassemble(checkpoint: Checkpoint) -> tuple[Any, State]:
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
             # A copy, because safetensors does not save one tensor, as of shared layers, twice.
-            tensors[name] = value.detach().cpu().contiguous().clone()
+            tensors[name] = value.detach().to("cpu", copy=True).contiguous()
             return {TENSOR: name}
         if is_dataclass(value):
             value = {each.name: getattr(value, each.name) for each in fields(value)}

@@ -78,8 +78,11 @@ class Meta(Facts):
 
     @property
     def all_seen(self) -> Seen | None:
-        size = as_setting(self.image_shape[1:])
-        settings = {"image_size": size, "fit": self.fit, "white_level": self.white_level}
+        settings = {
+            "image_size": as_setting(self.image_shape[1:]),
+            "fit": self.fit,
+            "white_level": self.white_level,
+        }
         return None if self.seen is None else Seen(self.seen, settings)
 
     @property
