@@ -20,8 +20,8 @@ from small_sets import packed, small_cifar
 
 import vit_train
 from vit_train.base.reading import read_json
-from vit_train.config.data import FIT, MAX_PIXELS, ArchiveConfig, Cifar10Config
-from vit_train.config.run import portable, preset_urls
+from vit_train.config.data import FIT, MAX_PIXELS, ArchiveConfig, Cifar10Config, Cifar100Config
+from vit_train.config.run import portable
 from vit_train.config.tools import EvalDataConfig
 from vit_train.data.decode import Reading, read_image
 from vit_train.data.files import NAMED_FORMATS
@@ -52,7 +52,7 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "data")
-    load, ours = Mock(wraps=load_cifar), preset_urls("cifar10")
+    load, ours = Mock(wraps=load_cifar), Cifar10Config().urls
     monkeypatch.setattr(Cifar10Config, "builds", load)
     fetching = ["data=cifar10", "data.download=true"]
     evil, mine = ["https://evil.example/x.tar.gz"], ["https://my.example/x.tar.gz"]
@@ -70,7 +70,7 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
         (True, evil), (False, ours), (False, ours), (True, mine), (False, ours),
     ]  # fmt: skip
     other = configured(EvalDataConfig(name="cifar100", download=True), vit_train.load("run").meta)
-    assert isinstance(other, ArchiveConfig) and other.urls == preset_urls("cifar100") != []
+    assert isinstance(other, ArchiveConfig) and other.urls == Cifar100Config().urls != []
 
 
 def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:

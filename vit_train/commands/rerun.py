@@ -21,13 +21,12 @@ from vit_train.config.run import (
     CHOSEN_BY_NAME,
     CONTINUED,
     TrainConfig,
-    as_saved,
+    by_key,
     declared,
     declared_by,
     from_checkpoint,
     keys_of,
     may_change,
-    preset_urls,
     schema_of,
     values,
     with_settings,
@@ -140,7 +139,7 @@ def require_changeable(
 
     `own` has the run's settings.
     """
-    wanted = dict(flatten(as_saved(OmegaConf.to_container(composed))))  # type: ignore[arg-type]
+    wanted = by_key(OmegaConf.to_container(composed))  # type: ignore[arg-type]
     known = declared()
     kept = [name for name in own if name != argument and not may_change(name, argument, known)]
     for key in keys:
@@ -157,7 +156,7 @@ def require_changeable(
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]) -> None:
-    """Disable downloads in a run's settings, and replace the URLs with those of the preset.
+    """Disable downloads in a run's settings, and replace the URLs with the defaults.
 
     The run may come from somebody else, so its URLs are not trusted. The user's own runs need no
     download, because their images are already on disk. Raise ValueError if the run's
@@ -175,7 +174,7 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Collection[str]
         )
     data.download = False
     if "urls" in usual:
-        data.urls = preset_urls(data.name)
+        data.urls = usual.urls
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:

@@ -145,13 +145,11 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
     """Fill in the groups that a config made in Python leaves unset.
 
     The default of a group is its first class: a Vision Transformer that classifies generated
-    shapes, trained with AdamW. Data sources without download URLs get those of their presets.
+    shapes, trained with AdamW.
     """
     for group, classes in CHOSEN_BY_NAME.items():
         if getattr(config, group) == getattr(TrainConfig(), group):
             config = replace(config, **{group: next(iter(classes.values()))()})
-    if getattr(config.data, "urls", None) == []:  # they are in a preset, which Python does not read
-        config = with_settings(config, {"data.urls": preset_urls(config.data.name)})
     return config
 
 
@@ -244,13 +242,6 @@ def register_schemas() -> None:
 Config = TypeVar("Config", bound=Settings)
 
 
-def preset_urls(source: str) -> list[str]:
-    """Return the download URLs in the installed preset of a data source, or [] without URLs."""
-    file = CONF_DIR / "data" / f"{source}.yaml"
-    preset: Any = OmegaConf.load(file) if file.is_file() else {}
-    return list(preset.get("urls", []))
-
-
 def to_config(config: DictConfig, kind: type[Config]) -> Config:
     """Convert a composed config to the dataclass `kind`; raise UsageError for an invalid config."""
     # A group's name is chosen through the group: model=tiny.
@@ -325,8 +316,8 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
-    """Return the default value of every setting, given a saved run's choice for each group."""
-    return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
+    """Return the default of every setting by its key, given a saved run's choice for each group."""
+    return by_key(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
 
 
 def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
@@ -350,19 +341,13 @@ def values(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace null in a run's settings by the settings' values of `otherwise` (see `setting`)."""
-    saved = dict(settings)
-    # The settings of the loop have no name, because there is only one choice.
-    for group, classes in {**CHOSEN_BY_NAME, "train": {"": LoopConfig}}.items():
-        if isinstance(part := settings.get(group), dict):
-            kind = classes.get(choice_of(settings, group), Settings)
-            otherwise = {each.name: each.metadata.get("otherwise") for each in fields(kind)}
-            saved[group] = {
-                name: otherwise.get(name) if value is None else value
-                for name, value in part.items()
-            }
-    return saved
+def by_key(settings: dict[str, Any]) -> dict[str, Any]:
+    """Flatten a run's settings; a null setting has its value of `otherwise` (see `setting`)."""
+    known = declared_by(settings)
+    return {
+        key: known.get(key, {}).get("otherwise", value) if value == "null" else value
+        for key, value in flatten(settings)
+    }
 
 
 def choice_of(settings: dict[str, Any], group: str) -> str:

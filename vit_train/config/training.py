@@ -150,11 +150,6 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 }
 
 
-# The files of the best epoch by validation and of the latest state.
-BEST = "best.safetensors"
-LAST = "last.safetensors"
-
-
 @dataclass
 class CheckpointConfig(Settings):
     """Settings of checkpoints, which are saved after epochs and when a run is stopped.

@@ -219,7 +219,7 @@ def settings_of(summary: Json) -> Json:
     files of the user's own code, or is None.
     """
     config = summary["config"]
-    settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
+    settings = default_settings(config, needed=()) | dict(flatten(config))
     stages = (*summary.get("earlier", ()), summary)
     used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
     settings["precision"] = ", then ".join(used) or settings["precision"]

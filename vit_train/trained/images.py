@@ -15,7 +15,6 @@ from vit_train.config.data import (
     DATA_CONFIGS,
     IMAGES,
     MAX_PIXELS,
-    ArchiveConfig,
     DataConfig,
     FolderConfig,
     ShapesConfig,
@@ -23,7 +22,6 @@ from vit_train.config.data import (
     folder_of,
 )
 from vit_train.config.fields import as_setting, chosen
-from vit_train.config.run import preset_urls
 from vit_train.config.tools import EvalDataConfig
 from vit_train.data.dataset import (
     Dataset,
@@ -127,8 +125,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     if given.file is not None and isinstance(own, TableConfig) and own.root == folder_of(own.file):
         start["root"] = ""  # the folder of the run's table; now that of the given table
     # The run's own URLs and limits may be malicious.
-    if issubclass(kind, ArchiveConfig):
-        start["urls"] = preset_urls(name)
+    start.pop("urls", None)
     if issubclass(kind, FolderConfig):
         earlier = start.get("split_as")
         if earlier and not Path(earlier, IMAGES).is_file():
