@@ -18,11 +18,9 @@ from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.interop.layouts import PLAIN
 from vit_train.loop.compile import GraphedStep, compiles
-from vit_train.loop.device import pick_device
+from vit_train.loop.device import choose_algorithms, keep_freed_memory, pick_device
 from vit_train.loop.distributed import ALONE
 from vit_train.loop.precision import (
-    choose_algorithms,
-    keep_freed_memory,
     pick_precision,
 )
 from vit_train.loop.trainer import Callback, Trainer

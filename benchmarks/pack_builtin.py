@@ -18,12 +18,11 @@ from vit_train.base.text import counted
 from vit_train.base.writing import save_archive, write_json, write_text
 from vit_train.config.run import portable
 from vit_train.config.tools import EvalConfig
-from vit_train.config.training import LAST
 from vit_train.evaluate.evaluate import Evaluated, evaluate_checkpoint
 from vit_train.loop.metrics import Classification
 from vit_train.loop.state import RandomState
 from vit_train.trained.checkpoint import Checkpoint
-from vit_train.trained.folder import CHECKPOINTS, FOLDER, PREFIX, SUFFIX, SUMMARY
+from vit_train.trained.folder import CHECKPOINTS, FOLDER, LAST, PREFIX, SUFFIX, SUMMARY
 from vit_train.trained.load import load
 
 WIDTH = 110

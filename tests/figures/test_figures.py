@@ -62,7 +62,7 @@ def test_a_grid_shows_each_image_upright_above_its_label() -> None:
 
 def test_no_line_below_an_image_reaches_into_the_next() -> None:
     names = ["bird", "checker board", "aquarium_fishes", "W" * 19, "i" * 40, "a class, " * 5, "$"]
-    lines = [class_line("label", name, 1.0, "black") for name in names]
+    lines = [(class_line("label", name, 1.0), "black") for name in names]
     lines.append((cut_to_fit("", ("animals/" * 9 + "cat.jpg")[::-1])[::-1], "black"))
     image = torch.zeros(3, 6, 6, dtype=torch.uint8)
     figure = draw_sheet({"": [(image, [line]) for line in lines]})

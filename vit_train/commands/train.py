@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
@@ -16,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from vit_train.base.log import logged_by, logger, shown_on_terminal
+from vit_train.base.machine import command_line
 from vit_train.base.text import file_name
 from vit_train.commands.command import AUTO, composed, is_named, read_command, refuse
 from vit_train.commands.errors import require_known, short_errors
@@ -29,6 +29,7 @@ from vit_train.config.run import (
 )
 from vit_train.trained.folder import (
     SUMMARY,
+    Launch,
     Outcome,
     for_shell,
     holds_run,
@@ -39,10 +40,6 @@ from vit_train.trained.folder import (
     sole_writer,
 )
 from vit_train.trained.own_code import own_modules
-
-if TYPE_CHECKING:  # needs torch
-    from vit_train.run.folder import Launch
-
 
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
@@ -127,11 +124,8 @@ def already_begun(
     return begun_run(earlier, config, varied())
 
 
-def launch_of(settings: HydraConf) -> "Launch":
+def launch_of(settings: HydraConf) -> Launch:
     """Describe how this run was started; the command of a sweep's job repeats only this job."""
-    from vit_train.base.machine import command_line
-    from vit_train.run.folder import Launch
-
     task = list(settings.overrides.task)
     if settings.mode != RunMode.MULTIRUN:
         return Launch(command_line(), keys_of(task))

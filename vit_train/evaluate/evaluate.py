@@ -17,7 +17,6 @@ from vit_train.base.writing import write_json, write_text
 from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.fields import as_setting
 from vit_train.config.tools import EvalConfig
-from vit_train.config.training import BEST
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.data.files import files_at
@@ -50,6 +49,7 @@ from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import Tagging
 from vit_train.model.vit import encoder_of
 from vit_train.trained.folder import (
+    BEST,
     PREFIX,
     SUFFIX,
     is_builtin,

@@ -13,7 +13,6 @@ from vit_train.base.text import counted, csv_text, printable
 from vit_train.base.writing import write_text
 from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.tools import SuspectsConfig
-from vit_train.config.training import LAST
 from vit_train.data.dataset import ImageSet, load_dataset
 from vit_train.data.files import bulleted
 from vit_train.data.splits import make_splits
@@ -23,7 +22,7 @@ from vit_train.evaluate.workbench import write_workbench
 from vit_train.figures.charts import save
 from vit_train.figures.images import captioned, draw_sheet, highest
 from vit_train.loop.metrics import Floats, Integers, of_label
-from vit_train.trained.folder import CHECKPOINTS
+from vit_train.trained.folder import CHECKPOINTS, LAST
 from vit_train.trained.images import applied, configured
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained

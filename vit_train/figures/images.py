@@ -106,10 +106,10 @@ def draw_scale(axes: Axes, sheet_width: float, top: float, legend: str) -> None:
         axes.text(x, top + y, text, fontsize=8, ha=ha, va=va)
 
 
-def class_line(who: str, name: str, chance: float, color: str) -> tuple[str, str]:
-    """Return a line such as "label: cat 12 %", and its color."""
+def class_line(who: str, name: str, chance: float) -> str:
+    """Return a line such as "label: cat 12 %"."""
     share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
-    return cut_to_fit(f"{who}: ", name, f" {share} %"), color
+    return cut_to_fit(f"{who}: ", name, f" {share} %")
 
 
 def cut_to_fit(before: str, name: str, after: str = "") -> str:
@@ -180,7 +180,7 @@ def captioned(
             right = RIGHT if given[index] == images.labels[index] else WRONG
             color = "black" if who == "label" else right
             name = classes[given[index]]
-            lines.append(class_line(who, name, chances[index, given[index]], color))
+            lines.append((class_line(who, name, chances[index, given[index]]), color))
         if isinstance(file := images.all_names[index], str):
             lines.append(name_line(file))
         found.append((images.images[index], lines))

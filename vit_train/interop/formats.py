@@ -23,7 +23,7 @@ from vit_train.base.text import reason, render
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.config.data import MAX_PIXELS
 from vit_train.config.fields import in_pixels
-from vit_train.config.model import NORM_EPS, ViTConfig, unsupported
+from vit_train.config.model import Choices, ViTConfig, unsupported
 from vit_train.config.run import portable
 from vit_train.data.batches import Normalize
 from vit_train.data.files import IMAGE_FORMATS
@@ -157,8 +157,8 @@ class Format:
     package: str | None = None
     # Packages that are needed to write it.
     needs: tuple[str, ...] = ()
-    # The layout of the weights, if only Vision Transformers are supported.
-    layout: Layout | None = None
+    # The supported values of a Vision Transformer's settings; None if any model is supported.
+    supported: Choices | None = None
     # False if the weights are rounded so that logits differ.
     exact: bool = True
 
@@ -167,11 +167,11 @@ class Format:
 
         An example is ["model.qk_norm=True"]. The list is empty if the format supports the model.
         """
-        if self.layout is None:
+        if self.supported is None:
             return []
         if not isinstance(model.network, VisionTransformer):
             return [f"model.name={model.meta.config.model.name}"]
-        return unsupported(plain_config(model.network), self.layout.supported)
+        return unsupported(plain_config(model.network), self.supported)
 
     def write(self, model: Exportable, out: Path, card_for: Callable[[Predictor], str]) -> None:
         """Write the exported model and its model card to `out`.
@@ -368,8 +368,6 @@ def plain_state(model: VisionTransformer) -> Weights:
     return rest | {"pos_embed.0.weight": model.pos_embed[0]().detach()}
 
 
-# This program's own layout supports every Vision Transformer.
-OURS = Layout(name="", names={}, supported={}, norm_eps=NORM_EPS)
 # ONNX files run without PyTorch.
 ONNX = Format(
     suffix=".onnx",
@@ -419,7 +417,7 @@ logits = model(images)  # INPUT""",
             model.network.state_dict(), {OWN: json.dumps(model.about)}
         ),
         open=reopened,
-        layout=OURS,
+        supported={},  # every Vision Transformer
     ),
     "timm": Format(
         suffix="",
@@ -431,7 +429,7 @@ logits = model(images)  # normalized float32 (N, C, H, W)""",
         content=partial(library_folder, TIMM),
         open=reopened,
         package="timm",
-        layout=TIMM,
+        supported=TIMM.supported,
     ),
     "hf": Format(
         suffix="",
@@ -442,6 +440,6 @@ print(pipeline("image-classification", model="NAME")("photo.jpg"))""",
         content=partial(library_folder, HUGGING_FACE),
         open=reopened,
         package="transformers",
-        layout=HUGGING_FACE,
+        supported=HUGGING_FACE.supported,
     ),
 }

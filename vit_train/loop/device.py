@@ -1,6 +1,8 @@
-"""The device to compute on, and why a GPU of this machine cannot be used."""
+"""The device to compute on: its choice, algorithms and memory, and why a GPU cannot be used."""
 
+import ctypes
 import os
+import platform
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +17,28 @@ OLDER_CUDA = (
     "install PyTorch for an older CUDA: pip install --force-reinstall torch torchvision "
     "--index-url https://download.pytorch.org/whl/cu126"
 )
+
+
+def choose_algorithms(deterministic: bool) -> None:
+    """Turn PyTorch's deterministic algorithms on or off.
+
+    On a GPU, deterministic algorithms compute the same bits in every run, at some cost in speed.
+    """
+    torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory for the next step instead of returning it to the system.
+
+    By default, glibc returns the activations' memory after every step. Getting the memory back
+    causes some 50,000 page faults: 7–20 % of the training time for images of 32×32, up to 39 % for
+    96×96. On systems without glibc, do nothing.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc, (m_trim_threshold, m_mmap_max) = ctypes.CDLL(None), (-1, -4)  # <malloc.h>
+        libc.mallopt(m_mmap_max, 0)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
 def pick_device(name: str) -> torch.device:

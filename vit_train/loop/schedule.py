@@ -91,7 +91,6 @@ class NonFiniteGuard:
         notify: Callable[[int], None],
     ) -> None:
         self.config = config
-        self.steps_per_epoch = steps_per_epoch
         self.notify = notify
         # One flag for each step since the last reading: step n is at (n − 1) mod the number of
         # flags.
@@ -120,7 +119,7 @@ class NonFiniteGuard:
         for each in steps:
             self.notify(each)
             if self.config.on_nonfinite == "stop":
-                epoch, batch = divmod(each - 1, self.steps_per_epoch)
+                epoch, batch = divmod(each - 1, len(bad))
                 raise NonFinite(
                     f"the loss or its gradient was NaN or infinite at step {each} (batch "
                     f"{batch + 1} of epoch {epoch + 1}). {ADVICE}"

@@ -130,7 +130,6 @@ class Trainer:
         self.steps_per_epoch = len(train_loader)
         self.seed = config.seed
         self.precision = precision
-        self.autocast = precision.autocast
         self.processes = processes
         self.callbacks = list(callbacks)
         # For fp16, whose gradients underflow; otherwise it does nothing.
@@ -348,7 +347,7 @@ class Trainer:
             if self.per_image_rng
             else contextlib.nullcontext()
         )
-        with generators, self.autocast():
+        with generators, self.precision.autocast():
             sums = self.objective.step_sums(self.model, images, targets)
         loss = self.scaler.scale(sums[0] / self.train_loader.batch_size)
         return sums.detach(), torch.autograd.grad(loss, self.parameters, materialize_grads=True)

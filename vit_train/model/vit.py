@@ -247,9 +247,7 @@ class Encoder(nn.Module):
 
 def gather_tokens(x: Tensor, indices: Tensor | None) -> Tensor:
     """Return the tokens of x (B or 1,T,D) at `indices` (B,V): (B,V,D); for None, return x."""
-    if indices is None:
-        return x
-    return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))
+    return x if indices is None else x.take_along_dim(indices.unsqueeze(2), dim=1)
 
 
 class VisionTransformer(Encoder):

@@ -23,11 +23,11 @@ from vit_train.interop.export import export
 from vit_train.loop.trainer import CALLBACKS
 from vit_train.model import positions, vit
 from vit_train.model.attention import attention_of
-from vit_train.run.folder import TABLES, Launch
+from vit_train.run.folder import TABLES
 from vit_train.run.train import train, train_in
 from vit_train.tasks import make_task
 from vit_train.trained.checkpoint import Checkpoint
-from vit_train.trained.folder import last_checkpoint
+from vit_train.trained.folder import Launch, last_checkpoint
 from vit_train.trained.own_code import is_own_part
 
 

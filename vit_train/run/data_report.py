@@ -1,7 +1,7 @@
 """`vit-data`: the images of each split, and faults to repair before training."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, compress, permutations
@@ -115,7 +115,11 @@ def fault_rows(
 ) -> list[tuple[str, ...]]:
     """Return the rows, as in FAULT_COLUMNS, of broken files, `flat` images and `copies`."""
     rows = [
-        *file_faults(data),
+        *(
+            (problem, "", name, "", "", "", "", why)
+            for problem, files in ((FAULTS[0], data.broken), (FAULTS[1], data.skipped))
+            for name, why in files.items()
+        ),
         *((FAULTS[2], *entry, "", "", "", "") for entry in flat),
         *(
             (kind, *images[a], *images[b], f"correlation {value:.3f}")
@@ -160,13 +164,6 @@ def class_counts(parts: Mapping[str, ImageSet], classes: Sequence[str]) -> str:
         f"{name:<{width}}" + "".join(f"{number:>9}" for number in numbers)
         for name, *numbers in zip(names, *columns, strict=True)
     )
-
-
-def file_faults(data: Dataset) -> Iterator[tuple[str, ...]]:
-    """Yield the rows, as in FAULT_COLUMNS, of files that are not used."""
-    for problem, files in ((FAULTS[0], data.broken), (FAULTS[1], data.skipped)):
-        for name, why in files.items():
-            yield problem, "", name, "", "", "", "", why
 
 
 def cases(

@@ -10,15 +10,13 @@ from typing import Any
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.reading import flatten
 from vit_train.config.run import TrainConfig, default_settings
-from vit_train.config.training import BEST, LAST
 from vit_train.loop.metrics import score
 from vit_train.loop.state import RandomState, Start, TrainerState
 from vit_train.loop.trainer import Trainer
 from vit_train.run.start import Run
 from vit_train.trained.checkpoint import Checkpoint, Extended
-from vit_train.trained.folder import CHECKPOINTS, finished_run, run_folder
+from vit_train.trained.folder import BEST, CHECKPOINTS, LAST, finished_run, run_folder
 from vit_train.trained.own_code import saved_code
 
 
@@ -163,7 +161,7 @@ def recipe(
     settings = settings_of(
         {"config": config, "extends": extends, "fingerprint": images, "code": code}
     )
-    defaults = dict(flatten(default_settings(config)))
+    defaults = default_settings(config)
     shared = sorted(
         (key, str(value))
         for key, value in settings.items()
@@ -234,10 +232,6 @@ def extend(trainer: Trainer, state: TrainerState) -> None:
 
 def load_trained(trainer: Trainer, state: TrainerState) -> None:
     """Load weights, the weights' average, optimizer moments, counters and random states."""
-    steps = state.step - state.start.step
-    epochs = state.epoch - state.start.epoch
-    if min(steps, epochs, state.batch, state.images_seen, state.skipped) < 0:
-        raise ValueError("a counter in it, such as the number of steps, is negative")
     trainer.model.load_state_dict(state.model)
     if trainer.ema:
         if state.ema is None:

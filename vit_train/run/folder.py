@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from vit_train.run.reports import (
     TensorBoard,
     Trackers,
     draw_first_images,
+    open_tracker,
     read_table,
     reports,
     truncate_reports,
@@ -58,7 +59,14 @@ from vit_train.run.terminal import (
     without_same,
 )
 from vit_train.trained.checkpoint import Checkpoint, newest_intact
-from vit_train.trained.folder import CHECKPOINTS, CONFIG, REQUESTED, SUMMARY, resume_command
+from vit_train.trained.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    REQUESTED,
+    SUMMARY,
+    Launch,
+    resume_command,
+)
 from vit_train.trained.own_code import (
     is_own_part,
     own_code,
@@ -66,18 +74,6 @@ from vit_train.trained.own_code import (
     saved_code,
     warn_of_changes,
 )
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a run was started."""
-
-    # The command that starts the same run.
-    command: str
-    # The settings and groups in that command, or that its sweep varied.
-    chosen: Sequence[str] = ()
-    in_sweep: bool = False
-
 
 # The tables of parts, by the setting that chooses from them.
 TABLES: dict[str, Mapping[str, Any]] = {
@@ -156,7 +152,7 @@ class RunFolder(RunFiles):
         # Not the name of the folder, which folders of different projects may share.
         self.record = str(before.get("record") or uuid4().hex)
         self.code = saved_code(path) if resumed else registered_code()
-        self.trackers = Trackers([], path, self.record, {})  # until the run is opened
+        self.trackers = Trackers({})  # until the run is opened
         self.terminal = Terminal()
         self.board = TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
@@ -214,7 +210,12 @@ class RunFolder(RunFiles):
         For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
         after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
-        self.trackers = Trackers(self.run.config.trackers, self.path, self.record, self.settings)
+        self.trackers = Trackers(
+            {
+                name: open_tracker(name, self.path, self.record, self.settings)
+                for name in self.run.config.trackers
+            }
+        )
         # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         remove_partial(self.path, self.path / CHECKPOINTS)

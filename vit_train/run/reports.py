@@ -355,7 +355,10 @@ def open_mlflow(module: Any, folder: Path, record: str, settings: dict[str, Any]
 
 
 def open_tracker(name: str, folder: Path, record: str, settings: dict[str, Any]) -> Tracker:
-    """Open the named tracker; raise ValueError if its package is missing or cannot start."""
+    """Open the named tracker; raise ValueError if its package is missing or cannot start.
+
+    When a run is resumed, the tracker continues the same `record`, by this id.
+    """
     opened = open_mlflow if name == "mlflow" else open_wandb
     try:
         return opened(import_module(name), folder, record, settings)
@@ -366,15 +369,10 @@ def open_tracker(name: str, folder: Path, record: str, settings: dict[str, Any])
 
 
 class Trackers:
-    """The trackers of a run; if a tracker fails, training continues without it.
+    """The trackers of a run, by name; if a tracker fails, training continues without it."""
 
-    When a run is resumed, each tracker continues the same `record`, by this id.
-    """
-
-    def __init__(
-        self, names: list[str], folder: Path, record: str, settings: dict[str, Any]
-    ) -> None:
-        self.opened = {name: open_tracker(name, folder, record, settings) for name in names}
+    def __init__(self, opened: dict[str, Tracker]) -> None:
+        self.opened = opened
 
     def log(self, values: dict[str, float], step: int) -> None:
         self.with_each(lambda log, close: log(values, step))

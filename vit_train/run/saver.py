@@ -9,10 +9,11 @@ import torch
 
 from vit_train.base.log import logger
 from vit_train.base.writing import replacing, save_archive
-from vit_train.config.training import BEST, LAST, CheckpointConfig
+from vit_train.config.training import CheckpointConfig
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.trainer import Callback, Trainer, TrainLog
 from vit_train.trained.checkpoint import Checkpoint
+from vit_train.trained.folder import BEST, LAST
 
 
 class TimeShare:

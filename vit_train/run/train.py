@@ -19,23 +19,21 @@ from vit_train.base.reading import read_object
 from vit_train.base.text import counted
 from vit_train.config.run import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.loop.compile import compiles
-from vit_train.loop.device import pick_device
+from vit_train.loop.device import choose_algorithms, keep_freed_memory, pick_device
 from vit_train.loop.distributed import join_processes, leave_processes
 from vit_train.loop.metrics import Results
 from vit_train.loop.objective import Batch
 from vit_train.loop.precision import (
     batch_norms,
-    choose_algorithms,
-    keep_freed_memory,
     require_precision,
 )
 from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
 from vit_train.run.earlier import Earlier, read_earlier
-from vit_train.run.folder import NO_FILES, Launch, RunFiles, RunFolder, registered_code
+from vit_train.run.folder import NO_FILES, RunFiles, RunFolder, registered_code
 from vit_train.run.plan import planned
 from vit_train.run.start import Run, resolve, with_named_runs
-from vit_train.trained.folder import SUMMARY, Outcome, new_run
+from vit_train.trained.folder import SUMMARY, Launch, Outcome, new_run
 from vit_train.trained.own_code import require_same_code
 
 if TYPE_CHECKING:  # rarely needed
@@ -48,7 +46,7 @@ SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class TrainedRun(Outcome):
-    """A run that `train` has trained, finished or stopped: its outcome, and what it wrote."""
+    """A run that has been trained, finished or stopped: its outcome, and what it wrote."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def train(config: TrainConfig, folder: str | Path) -> TrainedRun:
     # A caller that has its own handlers decides what is shown.
     shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
     with new_run(Path(folder), named=True) as path, shown:
-        return TrainedRun(**vars(train_in(path, config, Launch(command_line()))))
+        return train_in(path, config, Launch(command_line()))
 
 
 def train_in(
@@ -92,7 +90,7 @@ def train_in(
     launch: Launch,
     checkpoint: Path | None = None,
     resumed: bool = False,
-) -> Outcome:
+) -> TrainedRun:
     """Train as `requested`, and write everything into the folder `path`, which is locked.
 
     A `resumed` run continues from `checkpoint` or, if it is None, starts again from the first step.
@@ -148,7 +146,8 @@ def train_in(
     finally:
         leave_processes()
     exit_status = 128 + received[0] if received else 0  # as in shells
-    return Outcome(path, trainer.best.score if trainer.best else None, bool(results), exit_status)
+    best = trainer.best.score if trainer.best else None
+    return TrainedRun(path, best, bool(results), exit_status)
 
 
 def prepared_device(requested: TrainConfig) -> torch.device:

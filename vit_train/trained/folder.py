@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from vit_train.base.log import logger
 from vit_train.base.reading import near_path, read_object, typed
 from vit_train.base.text import counted
 from vit_train.base.writing import InUse, exclusive, generations
-from vit_train.config.training import BEST, LAST
 
 PREFIX = "builtin:"
 SUFFIX = ".safetensors"
@@ -39,9 +38,23 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
 # Files written at a run's first step and first save, which remain after it ends.
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
+# In CHECKPOINTS, the files of the best epoch by validation and of the latest state.
+BEST = "best.safetensors"
+LAST = "last.safetensors"
 # The settings as the user wrote them; CONFIG has a value for every setting that these leave open.
 REQUESTED = "requested.yaml"
 SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a run was started."""
+
+    # The command that starts the same run.
+    command: str
+    # The settings and groups in that command, or that its sweep varied.
+    chosen: Sequence[str] = ()
+    in_sweep: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from vit_train.config.model import ViTConfig
 from vit_train.config.run import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.config.tools import WEIGHTS
 from vit_train.data.dataset import CHANNELS, valid_statistics
-from vit_train.loop.device import pick_device
-from vit_train.loop.precision import keep_freed_memory
+from vit_train.loop.device import keep_freed_memory, pick_device
 from vit_train.loop.state import State
 from vit_train.model.build import on_meta, require_model_fits
 from vit_train.model.patches import grid_of
