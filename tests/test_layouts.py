@@ -153,7 +153,7 @@ CASES: list[tuple[str, list[str], dict[str, str], str]] = [
         [f"roboflow/{name}" for name in (*each("train/{n}.jpg"), *each("valid/{n}.jpg", 4))]
         + each("roboflow/test/{n}.jpg", 4),
         {
-            "roboflow/train/_classes.csv": table("filename, cat, dog", "{n}.jpg, {tags}"),
+            "roboflow/train/_classes.csv": table("filename, cat, dog", "{n}.jpg, {tags},"),
             "roboflow/valid/_classes.csv": table("filename, cat, dog", "{n}.jpg, {hot}", 4),
             "roboflow/test/_classes.csv": table("filename, cat, dog", "{n}.jpg, {hot}", 4),
             "roboflow/README.roboflow.txt": "",

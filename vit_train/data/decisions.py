@@ -38,7 +38,7 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
         )
     found: dict[str, dict[str, str]] = {}
     for number, cells in lines:
-        if [cell.lstrip("\ufeff") for cell in cells] == header:
+        if cells == header:
             continue  # of a second file, appended to the first
         row = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
         row["place"] = f"{file}, line {number}"

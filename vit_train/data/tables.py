@@ -275,7 +275,7 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
     rows = [as_cells(row, headers, place) for place, (_, row) in zip(places, lines, strict=True)]
     columns = columns_of(headers, config)
     if rows and not config.columns:
-        columns |= column_of_files(rows[0], columns, config)
+        columns |= column_of_files(rows[0], headers, columns, config)
     others = {  # the columns with a name (not _) that are not used yet
         header: place
         for place, header in enumerate(headers)
@@ -292,14 +292,21 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
         yield place, {name: row[number] for name, number in columns.items()}
 
 
-def column_of_files(row: Sequence[str], columns: Columns, config: TableConfig) -> dict[str, int]:
-    """Return the place of the path if one other cell of a row names an image, and its own not."""
-    places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
-    is_other = len(places) == 1 and places[0] not in columns.values()
+def column_of_files(
+    row: Sequence[str], headers: Sequence[str], columns: Columns, config: TableConfig
+) -> dict[str, int]:
+    """Return the place of the path if no column is called so, except an id that names no file.
+
+    It is the one other cell of the `row` that names an image.
+    """
     own = columns.get("path")
-    if own is not None and with_suffix(Path(config.root, row[own]), by_stem).is_file():
-        return {}  # such as an id, beside the name of a mask
-    return {"path": places[0]} if is_other else {}
+    if own is not None and (
+        folded(headers[own]) != "id"  # other names are of images, beside which masks may be named
+        or with_suffix(Path(config.root, row[own]), by_stem).is_file()
+    ):
+        return {}
+    places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
+    return {"path": places[0]} if len(places) == 1 and places[0] not in columns.values() else {}
 
 
 def split_headers(lines: Lines, config: TableConfig) -> tuple[Sequence[str], Lines]:
@@ -333,7 +340,7 @@ def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str
             f"{place}: there are more cells than columns: put cells that contain a separator into "
             "double quotes"
         )
-    return [*row, *[""] * (len(headers) - len(row))]
+    return [*row[: len(headers)], *[""] * (len(headers) - len(row))]
 
 
 def read_lines(config: TableConfig) -> Lines:
@@ -344,7 +351,10 @@ def read_lines(config: TableConfig) -> Lines:
     if f"/{Path(config.file).name.lower()}".endswith(CLASS_LISTS):
         return lines_of_images(config)
     try:
-        text = Path(config.file).read_text(encoding="utf-8-sig")
+        if not Path(config.file).is_file():
+            raise ValueError("there is no regular file of this name")
+        # A file that was appended to another one may begin with a byte order mark, too.
+        text = Path(config.file).read_text(encoding="utf-8").replace("\ufeff", "")
         if config.file.lower().endswith((".json", ".jsonl", ".ndjson")):
             return json_lines(text)
         first = text.partition("\n")[0]
