@@ -68,7 +68,12 @@ class ImagesOnDisk:
         return (self[first : first + count] for first in range(0, max(1, len(self)), count))
 
     def to(self, device: torch.device) -> Tensor:
-        return self[:].to(device)
+        images = torch.empty(self.shape, dtype=torch.uint8, device=device)
+        for part, target in zip(
+            self.split(IMAGES_PER_PART), images.split(IMAGES_PER_PART), strict=True
+        ):
+            target.copy_(part)
+        return images
 
 
 def select(images: Any, index: Any) -> Any:

@@ -255,7 +255,9 @@ class Optimizers:
     ) -> None:
         self.optimizers = optimizers
         # True if a CUDA graph can take these optimizers' steps.
-        self.capturable = all(map(checks_finite, optimizers))
+        self.capturable = all(map(checks_finite, optimizers)) and all(
+            group.get("capturable", True) for each in optimizers for group in each.param_groups
+        )
         for optimizer in optimizers:
             optimizer.param_groups = [
                 part for group in optimizer.param_groups for part in split(group, scales)

@@ -59,11 +59,6 @@ def batch_norms(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
-def statistics_of(model: nn.Module) -> list[Tensor]:
-    """Return the running statistics of all BatchNorm layers."""
-    return [statistic for norm in batch_norms(model) for statistic in norm.buffers()]
-
-
 # Smaller gains do not justify bf16's rounding.
 LEAST_SPEEDUP = 1.05
 # The seconds for one pass, which limit the number of images, and the seconds for all passes.

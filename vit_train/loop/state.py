@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit_train.loop.precision import statistics_of
-
 State = dict[str, Tensor]
 
 
@@ -135,8 +133,8 @@ class WeightAverage:
         self.decay = decay
         self.averages: list[Tensor] = list(self.model.parameters())
         self.weights: list[Tensor] = list(model.parameters())
-        # BatchNorm's statistics are already averages; all other buffers are constants.
-        self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
+        # Such as BatchNorm's statistics, which are already averages.
+        self.buffers = list(zip(self.model.buffers(), model.buffers(), strict=True))
 
     def rate(self, step: int) -> float:
         """Return the `rate` for `update` after a step: the share of the current weights.
@@ -149,11 +147,11 @@ class WeightAverage:
     def update(self, rate: Tensor) -> None:
         """Replace each average a with a + rate · (w − a), where w is the model's weight.
 
-        `rate` is a scalar tensor. BatchNorm's statistics are copied.
+        `rate` is a scalar tensor. Buffers are copied.
         """
         moves = torch._foreach_sub(self.weights, self.averages)
         # In the averages' own type: otherwise each would need a launch of its own.
         torch._foreach_mul_(moves, rate.to(self.averages[0].dtype))
         torch._foreach_add_(self.averages, moves)
-        for average, value in self.statistics:
+        for average, value in self.buffers:
             average.copy_(value)

@@ -25,7 +25,7 @@ from vit_train.loop.distributed import ALONE, Processes, joined_sums
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Batch, Objective, TrainLoader, evaluate, outputs_of
 from vit_train.loop.optimizers import Optimizers, rate_scales
-from vit_train.loop.precision import Precision, statistics_of, trained_weights
+from vit_train.loop.precision import Precision, trained_weights
 from vit_train.loop.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.loop.state import Averages, Best, WeightAverage
 from vit_train.loop.workers import make_workers
@@ -136,7 +136,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")
         self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
         self.parameters = trained_weights(model)
-        self.statistics = statistics_of(model)  # of BatchNorm; empty for a ViT
+        self.buffers = list(model.buffers())  # such as BatchNorm's statistics
         self.optimizers = Optimizers(
             builder(self.optim)(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
@@ -289,8 +289,8 @@ class Trainer:
         # This process's share of the batch, (b,C,H,W) and (b,…).
         images, targets = self.make_batch(*draws)
 
-        # Forward and backward; BatchNorm's statistics change here.
-        before = [value.clone() for value in self.statistics]
+        # Forward and backward; buffers, such as BatchNorm's statistics, change here.
+        before = [value.clone() for value in self.buffers]
         sums = self.accumulate(images, targets)
 
         # Clip. The norm before clipping stays on the device until it is logged.
@@ -306,7 +306,7 @@ class Trainer:
         self.nonfinite.note(number, sums[0].isfinite() & (norm.isfinite() | can_lower))
         self.optimizers.step(lr, finite)
         self.scaler.update()
-        for value, old in zip(self.statistics, before, strict=True):
+        for value, old in zip(self.buffers, before, strict=True):
             value.copy_(torch.where(finite, value, old))
         if self.ema:
             self.ema.update(average_rate * finite)

@@ -52,10 +52,12 @@ def planned(run: Run) -> Run:
         trainer.set_epoch(sys.maxsize)  # the last epochs see all patches, so no others are slower
         if compiles(run.config.compile, device):
             trainer.compile()
-        with trainer.workers:
-            step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
-            image_seconds = seconds_per_evaluated_image(trainer, run)
-    trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
+        try:
+            with trainer.workers:
+                step_seconds = seconds_per_step(trainer, 60 * minutes * MEASURING)
+                image_seconds = seconds_per_evaluated_image(trainer, run)
+        finally:
+            trainer.graphed_step.restart()  # NCCL does not end before the graphs that use it
     sizes = run.data.sizes
     epoch_seconds = step_seconds * len(run.train_loader) + image_seconds * sizes["val"]
     # With validation, the best weights are tested, too.

@@ -205,6 +205,7 @@ def test_results(trainer: Trainer, run: Run, files: RunFiles) -> Results:
     """
     if run.processes.any(bool(trainer.stop_reason)):
         return {}
+    trainer.graphed_step.restart()  # until then, the test images cannot use the graph's memory
     loader = run.unaugmented(run.data.splits.test)
     best = trainer.best
     results = {"final": trainer.evaluate(trainer.eval_model, loader)}
