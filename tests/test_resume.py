@@ -262,8 +262,8 @@ def test_a_run_without_a_checkpoint_keeps_its_command(run: Run, small_run: Small
     shutil.rmtree(small_run("interrupted") / "checkpoints")
     run.succeeds("vit-train", "resume=run")
     summary = read_json(Path("run/summary.json"))
-    assert "resume" not in summary["command"] and summary["steps"] == 1
-    assert summary["earlier"] == []
+    assert "resume" not in summary["command"] and summary["earlier"] == []
+    assert summary["steps"] == 1
 
 
 def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) -> None:
@@ -460,22 +460,23 @@ def test_an_unchanged_fork_ends_like_its_run(run: Run, config: str) -> None:
     before, source = contents(whole), whole / "checkpoints/last-2.safetensors"
     forked = Checkpoint.load(source)
     assert forked.batch and forked.epoch == 1
-    words = f"forks whole after step {forked.step}"
-    run.says(words, "vit-train", f"fork={source}", "hydra.run.dir=same")
+    run.says(
+        f"forks whole after step {forked.step}",
+        *("vit-train", f"fork={source}", "hydra.run.dir=same"),
+    )
     for key in ("model", "ema", "optimizers"):
         ends = [getattr(Checkpoint.load(f / LAST), key) for f in (whole, Path("same"))]
         torch.testing.assert_close(*ends, rtol=0, atol=0)
     assert rows(whole) == rows(Path("same"))
-    results = [summary(folder) for folder in ("whole", "same")]
-    assert results[0]["test"] == results[1]["test"]
-    (noted,) = results[1]["extends"]
+    assert summary("whole")["test"] == summary("same")["test"]
+    (noted,) = summary("same")["extends"]
     assert (noted["run"], noted["steps"]) == ("whole", forked.step)
 
     anew = run.succeeds("vit-train", "config=same", "train.max_minutes=1e-9").said
     assert "forks whole" not in anew and "extends" not in anew
     run.says("extends same after epoch 2", "vit-train", "extend=same", "train.epochs=1")
-    changes = ["optim.schedule=constant", "train.epochs=3", "checkpoint.metric=loss"]
-    run.succeeds("vit-train", f"fork={source}", *changes, "train.max_minutes=1e-9")
+    cut = ["vit-train", f"fork={source}", "train.max_minutes=1e-9"]
+    run.succeeds(*cut, "optim.schedule=constant", "train.epochs=3", "checkpoint.metric=loss")
     (other,) = Path("outputs/whole-forked").iterdir()
     best, copied = (f / "checkpoints/best.safetensors" for f in (whole, other))
     is_early = forked.best is not None and Checkpoint.load(best).epoch == forked.best.epoch
@@ -486,6 +487,11 @@ def test_an_unchanged_fork_ends_like_its_run(run: Run, config: str) -> None:
     best = Checkpoint.load(other / LAST).best
     assert best is None or best.score == -best.values["loss"]
     assert contents(whole) == before
+
+    run.succeeds(*cut, "hydra.run.dir=cut")
+    shutil.rmtree("cut/checkpoints")
+    shutil.copy(whole / LAST, source)
+    run.fails("whole has changed since this run began from it", "vit-train", "resume=cut")
 
 
 def test_a_run_is_repeated_from_its_settings(run: Run, small_run: SmallRun) -> None:

@@ -34,8 +34,9 @@ class Earlier:
     verb: str = "resume"
     # The folder of the run being extended or forked.
     folder: Path | None = None
-    # The checkpoint of the best epoch so far; None if there is no best epoch yet.
-    best: Path | None = None
+    # The file of the best epoch so far, and its content, because a run that is still training may
+    # replace the file; None if there is no best epoch yet.
+    best: tuple[Path, bytes] | None = None
 
     def words(self, config: TrainConfig) -> str:
         """Describe, for the log, the step from which training continues."""
@@ -120,8 +121,8 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
     return Earlier(state, [*state.extends, own], verb, folder, best)
 
 
-def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:
-    """Return the `state` saved in `path`, and the path of its best epoch's checkpoint.
+def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, tuple[Path, bytes] | None]:
+    """Return the `state` saved in `path`, and the file of its best epoch's checkpoint.
 
     If there is no such checkpoint beside `path`, forget the best epoch, because its weights are
     lost.
@@ -131,9 +132,10 @@ def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, Path | None]:
     epoch = state.best.epoch
     for each in (path.with_name(BEST), path.with_name(f"epoch-{epoch}.safetensors"), path):
         with contextlib.suppress(OSError, ValueError):
+            content = each.read_bytes()
             found = Checkpoint.load(each)
             if (found.epoch, found.batch) == (epoch, 0):
-                return state, each
+                return state, (each, content)
     logger.warning(
         f"the best weights are lost: no intact checkpoint beside {path} has epoch {epoch}. "
         f"{BEST} will hold the best of the following epochs"

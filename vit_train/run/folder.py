@@ -142,6 +142,12 @@ class RunFolder(RunFiles):
         self.resumed = resumed
         self.extends = earlier.chain if earlier else []
         before = read_object(path / SUMMARY) if resumed else {}
+        begun = typed(list[dict[str, Any]], before.get("extends", []), "extends")
+        if earlier and begun and begun[-1].get("fingerprint") != self.extends[-1].fingerprint:
+            raise ValueError(
+                f"{earlier.folder} has changed since this run began from it: start a new run with "
+                f"{earlier.verb}={earlier.folder}"
+            )
         # The command and its settings are those of the launch that began the run.
         self.command = str(before.get("command", launch.command))
         self.chosen = typed(list[str], before.get("chosen", list(launch.chosen)), "chosen")
@@ -259,8 +265,8 @@ class RunFolder(RunFiles):
         if earlier.folder and (earlier.folder / name).exists():
             rows = read_table(earlier.folder / name).encode()[: earlier.state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
-        if earlier.best and earlier.best.absolute() != best.absolute():
-            save_archive(best, earlier.best.read_bytes())
+        if earlier.best and earlier.best[0].absolute() != best.absolute():
+            save_archive(best, earlier.best[1])
 
     def close(self, trainer: Trainer, results: Results) -> None:
         """Write and log the results, the final summary and the next commands.
