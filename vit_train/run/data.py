@@ -84,8 +84,8 @@ def divide_images(
     images that are trained on. Raise ValueError if they are invalid, such as a deviation of 0.
     """
     splits = make_splits(replace(dataset, test=unseen_test(dataset, seen_before)), config)
-    if config.cv_folds and splits.val is not None and seen_before is not None:
-        warn_of_seen(splits.val, seen_before)
+    if splits.val is not None and seen_before is not None:
+        warn_of_seen(splits.val, seen_before, config)
     facts = data_facts(dataset, splits, config, seen_before)
     train = training_images(splits.train, dataset.unlabeled, task)
     statistics = pretrained and pretrained.statistics
@@ -95,12 +95,19 @@ def divide_images(
     return RunData(facts, splits, train, statistics, Normalize(statistics, device))
 
 
-def warn_of_seen(fold: ImageSet, seen: Tensor) -> None:
-    """Warn if the keys of some validation images of a cross-validation are in `seen`."""
-    if count := int(are_among(fold.images, seen).sum()):
+def warn_of_seen(val: ImageSet, seen: Tensor, config: DataConfig) -> None:
+    """Warn if the keys of some validation images are in `seen`, and images are not divided as then.
+
+    If all validation images are in `seen`, they were probably validation images then, too, except
+    in a cross-validation.
+    """
+    count = int(are_among(val.images, seen).sum())
+    as_then = not config.cv_folds and (count == len(val) or getattr(config, "split_as", None))
+    if count and not as_then:
         logger.warning(
             f"the pretrained model or the teacher was trained or validated on {count:,} of the "
-            f"{counted(len(fold), 'validation image')} of this fold, so results are too optimistic"
+            f"{counted(len(val), 'validation image')}, so validation results are too optimistic, "
+            "and so are a temperature and thresholds fitted to these images"
         )
 
 
