@@ -49,7 +49,7 @@ FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val",
     "classes": NAMES, "caveat": "", "biased": False, "calibration_saved": True,
-    "command": "vit-eval", "root": "photos",
+    "command": "vit-eval", "root": "photos", "white_level": None,
 }  # fmt: skip
 FOCUS = {
     "images": 256, "deleted": 0.1, "changed": 0.3,
@@ -353,12 +353,13 @@ def test_photos_are_shown_from_their_files(tmp_path: Path) -> None:
     exif[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (1280, 640), "red").save(tmp_path / "0.jpg", exif=exif)
     Path(tmp_path, "broken.jpg").write_bytes(b"\xff\xd8\xff")
-    names = np.array(["0.jpg", "broken.jpg", "gone.jpg"], dtype=object)
-    images = ImageSet(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3), names=names)
-    found = (image_as_webp(images, index, str(tmp_path)) for index in range(3))
-    shown = [Image.open(io.BytesIO(each)) for each in found]
-    assert [image.size for image in shown] == [(128, 256), (8, 8), (8, 8)]
-    assert shown[0].getpixel((64, 128))[0] > 200 and shown[1].getpixel((4, 4))[0] < 9
+    Image.fromarray(np.full((8, 8), 900, np.uint16)).save(tmp_path / "dark.png")
+    names = np.array(["0.jpg", "broken.jpg", "gone.jpg", "dark.png"], dtype=object)
+    images = ImageSet(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4), names=names)
+    facts = FACTS | {"root": str(tmp_path), "white_level": 65535}
+    shown = [Image.open(io.BytesIO(image_as_webp(images, index, facts))) for index in range(4)]
+    assert [image.size for image in shown] == [(128, 256), (8, 8), (8, 8), (8, 8)]
+    assert [image.getpixel((4, 4))[0] > 200 for image in shown] == [True, False, False, False]
 
 
 def test_uneven_classes_are_also_counted_alike() -> None:

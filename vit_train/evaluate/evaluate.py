@@ -207,6 +207,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
         "data": data.name,
         "title": data.title,
         "root": data.root,
+        "white_level": meta.white_level,
         "split": config.split,
         "image_size": as_setting(meta.image_shape[1:]),
         "selected_on": meta.config.data.selected_on,

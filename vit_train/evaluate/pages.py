@@ -57,7 +57,7 @@ def evaluation_page(
         size=in_pixels(content["image_size"]),
         pictures=pictures,
         names=images.all_names,
-        webp={each: image_as_webp(images, each, content["root"]) for each in set(shown)},
+        webp={each: image_as_webp(images, each, content) for each in set(shown)},
         **more,
     )
 
@@ -119,27 +119,33 @@ def first_of(cells: Mapping[Any, Sequence[int]]) -> dict[Any, Sequence[int]]:
     return {cell: indices[:each] for cell, indices in cells.items()}
 
 
-def image_as_webp(images: ImageSet, index: int, root: str) -> bytes:
-    """Return an image as WebP data, read from its file below `root`.
+def image_as_webp(images: ImageSet, index: int, content: Json) -> bytes:
+    """Return an image as WebP data, read from its file below the folder content["root"].
 
     Without a readable file, return the pixels that the model sees.
     """
     name = images.all_names[index]
     if isinstance(name, str):
         with contextlib.suppress(BrokenImage):
-            return photo_webp(Path(root, name))
+            return photo_webp(Path(content["root"], name), white_level=content["white_level"])
     pixels = images.images[index].permute(1, 2, 0).cpu().numpy()
     return as_webp(Image.fromarray(pixels), PICTURE_SIDE)
 
 
-def photo_webp(path: Path, side: int = PICTURE_SIDE, max_pixels: int = MAX_PIXELS) -> bytes:
+def photo_webp(
+    path: Path,
+    side: int = PICTURE_SIDE,
+    max_pixels: int = MAX_PIXELS,
+    white_level: int | None = None,
+) -> bytes:
     """Return an image file as WebP data, upright, with at most `side` pixels on its longer side.
 
-    Raise BrokenImage if the file is missing, cannot be decoded, or has more than `max_pixels`.
+    `white_level` is as in `upright`. Raise BrokenImage if the file is missing, cannot be decoded,
+    or has more than `max_pixels`.
     """
     with opened(path, max_pixels) as image:
         image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
-        return as_webp(upright(image, None), side)
+        return as_webp(upright(image, white_level), side)
 
 
 def as_webp(image: Image.Image, side: int) -> bytes:

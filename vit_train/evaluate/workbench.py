@@ -60,7 +60,9 @@ def write_workbench(
         settled=settled,
         counts={title: len(cases) for title, cases in left.items()},
         pictures={
-            name: photo_webp(Path(config.root, name), PHOTO_SIDE, config.max_pixels)
+            name: photo_webp(
+                Path(config.root, name), PHOTO_SIDE, config.max_pixels, config.white_level
+            )
             for name in names
         },
         cell=cell,

@@ -102,7 +102,7 @@ def report_data(config: DataReportConfig) -> None:
             out.with_name(f"{out.stem}_workbench.html"),
             cases(copies, flat, images),
             () if loaded.train.has_tags else loaded.classes,
-            data,
+            replace(data, **loaded.settings),
             ABOUT_COPIES,
         )
 
