@@ -109,6 +109,10 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "cut off": (safetensors.save(STATE)[:-100], None, "x.safetensors: it is damaged, or"),
     "a header of 10 GB": (struct.pack("<Q", 10**10) + b"{}", None, "it is damaged, or"),
     "code.pth": (pickled({"state_dict": Runs()}), None, "cannot be read without running code"),
+    "many weights of one number.pth": (
+        *(pickled({"head.weight": torch.zeros(1).expand(10**6, 16)}), None),
+        "it has weights that are larger than the file",
+    ),
     "damaged.pth": (pickled(STATE)[:-30], None, NEITHER),
     "pickle.pth": (pickle.dumps({}), None, NEITHER),
     "noise.bin": (b"\0" * 99, None, NEITHER),

@@ -275,7 +275,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # reading such a file can raise any error
             raise Refused(f"it cannot be read without running code: {reason(error)}") from error
-        return unwrapped(content), {}
+        state = unwrapped(content)
+        # A few bytes can stand for a huge tensor: its stride may be 0.
+        if any(each.nbytes > path.stat().st_size for each in state.values()):
+            raise Refused("it has weights that are larger than the file")
+        return state, {}
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -1,5 +1,6 @@
 """The images to evaluate: the run's own images, or images named on the command line."""
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -132,7 +133,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             earlier = str(run_folder(meta.path))  # this run lists the same splits
         # In another folder, other images may have the same paths.
         is_own = name == own.name and all(
-            Path(changes[key]).resolve() == Path(getattr(own, key)).resolve()
+            Path(os.path.expanduser(changes[key])).resolve() == Path(getattr(own, key)).resolve()
             for key in {"root", "file"} & changes.keys()
         )
         start |= {
