@@ -14,31 +14,17 @@ help: ## list the targets
 
 # A stamp file is up to date exactly when its packages are installed.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 15) else "vit_train needs Python 3.11, 3.12, 3.13 or 3.14: make setup PYTHON=python3.13")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 15) else "vit_train needs Python 3.11, 3.12, 3.13 or 3.14: make clean setup PYTHON=python3.13")'
 	$(PYTHON) -m venv .venv
 	$(if $(filter 1,$(CPU)),$(INSTALL) --no-deps --index-url https://download.pytorch.org/whl/cpu torch torchvision)
 	$(INSTALL) --editable .
 	touch $@
 
-.venv/installed-dev: .venv/installed
-	$(INSTALL) --editable '.[dev]'
+.venv/installed-%: .venv/installed
+	$(INSTALL) --editable '.[$*]'
 	touch $@
 
 .venv/installed-interop: .venv/installed-dev
-	$(INSTALL) --editable '.[interop]'
-	touch $@
-
-.venv/installed-peers: .venv/installed
-	$(INSTALL) --editable '.[peers]'
-	touch $@
-
-.venv/installed-tour: .venv/installed
-	$(INSTALL) --editable '.[tour]'
-	touch $@
-
-.venv/installed-docs: .venv/installed
-	$(INSTALL) --editable '.[docs]'
-	touch $@
 
 setup: .venv/installed ## create .venv and install the project (CPU=1: PyTorch without CUDA)
 
@@ -48,7 +34,7 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 	$(BIN)/vit-train experiment=quickstart $(ARGS)
 
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
-	OMP_NUM_THREADS=1 no_proxy=127.0.0.1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 same-bits: setup-dev ## run 50 commands on two commits and compare all results (BASE=main HEAD=HEAD ARGS="-k tags")
 	$(BIN)/python tests/same_bits.py $(BASE) $(HEAD) $(ARGS)

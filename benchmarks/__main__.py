@@ -55,7 +55,10 @@ def main() -> None:
         (out / "bench.md").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
         (out / "bench.json").write_text(json.dumps({"about": about, "turns": results}, indent=1))
     if asked.trace and results[size][contenders[0].name]:
-        turn(contenders[0], overrides, asked.seconds, trace=asked.trace)
+        try:
+            turn(contenders[0], overrides, asked.seconds, trace=asked.trace)
+        except ValueError as error:
+            print(f"no trace: {error}")
     print(f"\nwritten to {out}")
 
 
