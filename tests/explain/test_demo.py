@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from browser import CHROMIUM, browser, dumped, needs_driver
+from checkpoints import rewrite
 from conftest import SMALL, Run, SmallRun
 from PIL import Image
 from torch import Tensor
@@ -96,6 +97,7 @@ def test_the_page_records_earlier_epochs(small_run: SmallRun, tmp_path: Path) ->
     run = small_run("finished")
     files = {name: run / f"checkpoints/{name}.safetensors" for name in ("epoch-1", "last")}
     shutil.copy(run / "checkpoints/best.safetensors", files["epoch-1"])
+    rewrite(files["epoch-1"], epoch=1)  # whichever epoch was the best
     path = tmp_path / "page.html"
     config = ExplainConfig("run", count=3)
     write_demo(load(files["last"]), config, path)

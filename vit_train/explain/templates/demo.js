@@ -22,9 +22,9 @@ let images, image, result, similar, filter, earlier, kept = null, epoch = epochs
 const code = new Blob([$("worker").textContent], { type: "text/javascript" });
 const worker = new Worker(URL.createObjectURL(code));
 let queue = Promise.resolve();
-const ask = (question) => (queue = queue.then(() => new Promise((resolve, reject) => {
-  worker.onmessage = ({ data }) => resolve(data);
-  worker.onerror = reject;
+const ask = (question) => (queue = queue.catch(() => {}).then(() => new Promise((done, fail) => {
+  worker.onmessage = ({ data }) => done(data);
+  worker.onerror = fail;
   worker.postMessage(question);
 })));
 const quick = ({ pixels }, changed) => ask({ pixels, isQuick: true, ...changed });
@@ -94,6 +94,7 @@ function probabilities(logits) {
 function drawPatches() {
   for (const [n, cell] of cells.entries()) {
     cell.classList.toggle("hidden", hidden.has(n));
+    cell.tabIndex = n === Math.max(chosen.query, 0) ? 0 : -1;
     cell.setAttribute("aria-selected", n === chosen.query);
     cell.ariaLabel = place(n) + (hidden.has(n) ? ", hidden" : "");
   }
@@ -210,7 +211,7 @@ function store() {
   const state = { ...chosen, image: images.indexOf(image), query: kept };
   for (const name in SETS) state[name] = [...SETS[name]].join(".") || null;
   const stored = Object.entries(state).filter(([, value]) => value !== null);
-  window.history.replaceState(null, "", `#${new URLSearchParams(stored)}`);
+  try { window.history.replaceState(null, "", `#${new URLSearchParams(stored)}`); } catch {} // too often
 }
 
 // Restore the state from the fragment, without values that this model does not have.
@@ -258,14 +259,15 @@ function scaled(pixels, from, start, side, to) {
 
 // A photo or the square in its middle, on white where it is transparent: uint8 (S,S,3).
 async function preprocess(file) {
-  const photo = await createImageBitmap(file), sides = [photo.width, photo.height];
-  const less = Math.min(1, 2048 / Math.min(...sides)); // a larger photo takes seconds
-  const [width, height] = sides.map((each) => Math.round(each * less));
+  const photo = await createImageBitmap(file, { colorSpaceConversion: "none" }); // as in Python
+  const less = Math.min(1, 2048 / Math.min(photo.width, photo.height)); // more takes seconds
+  const [width, height] = [photo.width, photo.height].map((each) => Math.round(each * less));
   const canvas = Object.assign(document.createElement("canvas"), { width, height });
   const context = canvas.getContext("2d"), side = Math.min(width, height);
   Object.assign(context, { fillStyle: "#fff", imageSmoothingQuality: "high" });
   context.fillRect(0, 0, width, height);
   context.drawImage(photo, 0, 0, width, height);
+  photo.close();
   const colors = context.getImageData(0, 0, width, height).data.filter((_, i) => i % 4 < 3);
   const [across, down] = [width, height].map((each) =>
     stretches ? [0, each] : [Math.floor((each - side) / 2), side]);
@@ -283,7 +285,6 @@ const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowD
 function step([down, right], n) {
   const row = Math.floor(n / grid) + down, column = (n % grid) + right, next = row * grid + column;
   if (Math.min(row, column) < 0 || Math.max(row, column) >= grid) return;
-  cells.forEach((cell, each) => (cell.tabIndex = each === next ? 0 : -1));
   cells[next].focus();
   keep(next, true);
 }
