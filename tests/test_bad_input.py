@@ -169,7 +169,7 @@ TRAIN = {
     # what is not there
     "data=folder": "data.root=FOLDER must name the folder",
     "data=folder data.root=nowhere": "nowhere",
-    "device=cuda": "PyTorch finds 0 such GPUs on this machine: use device=cpu",
+    "device=cuda": "PyTorch finds 0 CUDA GPUs on this machine: use device=cpu",
     "data=cifar10 data.root=nowhere": "data.download=true",
     "data.train_images=9 data.test_images=9 init_from=nowhere": "no checkpoint at nowhere",
     # grammar

@@ -109,7 +109,7 @@ def test_decisions_apply_to_the_same_folder_by_name_and_to_a_whole_subset(run: R
 def test_decisions_for_another_folder_or_in_another_format_are_refused(run: Run) -> None:
     write_images("photos", [f"{name}/{number}.png" for name in "ab" for number in range(12)])
     decide("photos/a/1.png,leave out,,")
-    run.fails("of these images, such as photos/a/1.png in data.root=photos", *LEARN, DECIDED)
+    run.fails("such as photos/a/1.png, is in data.root=photos", *LEARN, DECIDED)
     run.fails("a file name that ends in .csv", *LEARN, "data.decisions=decisions.json")
     run.fails("nowhere.csv: there is no such file (browsers", *LEARN, "data.decisions=nowhere.csv")
     # Two files, one after the other.
@@ -216,7 +216,7 @@ def test_a_class_or_split_that_loses_its_photos_is_named(run: Run) -> None:
     )
     train = [name for name in names if name.startswith("train/a")]
     decide(*(f"{name},leave out,," for name in train))
-    words = "there are no training images of a, which the model cannot learn: move its other images"
+    words = "no training images of a, so the model cannot learn it: check"
     run.says(words, *LEARN, DECIDED, "data.val=none", "train.batch_size=4")
     decide(*(f"{name},leave out,," for name in names if name.startswith("test")))
     run.fails("data.decisions leaves out all test images", "vit-data", *DATA, DECIDED)

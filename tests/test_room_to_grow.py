@@ -419,7 +419,7 @@ def test_a_changed_own_module_makes_another_run(
     new_process(2)
     run.fails("it needs import=MODULE (my_helper.py, my_parts.py)", "vit-train", "resume=run")
     go_on = ["import=my_parts", "train.max_minutes=null"]
-    change = "-POWER = 9         \n+POWER = 2  \nrestore run/code/my_helper.py, or"
+    change = "-POWER = 9         \n+POWER = 2  \nrestore it from run/code/my_helper.py, or"
     run.fails(change, "vit-train", "resume=run", *go_on)
     changed = "my_helper.py has changed since run was trained; the copy is in run/code"
     run.says(changed, "vit-eval", "import=my_parts", "ckpt=run")

@@ -190,7 +190,7 @@ def test_skipped_files_are_counted_once_and_listed(run: Run) -> None:
         Path("root", name).write_bytes(content)
     Path("root/train/a/0.jpe").rename("root/train/a/0.jpg_large")
     said = run.says("all 5 6", "vit-data", "data=folder", "data.root=root", "data.val=none").said
-    skipped = f"6 files skipped (not called {NAMED_FORMATS}; convert HEIC photos to JPEG), such as "
+    skipped = f"6 files skipped (no {NAMED_FORMATS} suffix; convert HEIC photos to JPEG), such as "
     assert said.count(f"{skipped}root/train/a/0.jpg_large") == 1, said
     listed = {row["image"]: row["detail"] for row in csv_rows("data_report.csv")}
     assert listed["test/a/z.jpg"].startswith("a HEIC photo")

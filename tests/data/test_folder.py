@@ -224,7 +224,7 @@ def test_warnings_name_all_files_that_are_not_read(
     for words in (
         f"next to train/:\n  - {root}/evaluation",
         f"1 file skipped (not in a class folder), such as {root}/train/loose.png",
-        f"1 file skipped (not called {NAMED_FORMATS}), such as",
+        f"1 file skipped (no {NAMED_FORMATS} suffix), such as",
         f"ignored links to folders:\n  - {root}/train/cat/more",
         f"skipped the unreadable folder {locked}: Permission denied",
     ):

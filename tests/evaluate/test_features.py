@@ -92,7 +92,7 @@ def test_an_autoencoder_is_probed_while_it_trains_and_when_it_is_evaluated(
     probed = run.says("probe, knn: ", "vit-eval", "ckpt=run", "probe=true")
     written = run.says("train_features (180, 16)", "vit-features", "ckpt=run")
     assert "trained on these images" not in probed.said + written.said
-    words = "without the validation images, which are known only for"
+    words = "no validation features: the validation images are known only for"
     run.says(words, "vit-features", "ckpt=run", "data.image_size=48", "out=larger.npz")
     splits = ("train", "val", "test")
     (results,) = Path("run").glob("eval-test-*/results.json")
@@ -145,10 +145,11 @@ def test_a_probe_is_fitted_to_images_with_a_weight_and_one_of_several_classes() 
 def test_features_of_own_photos_have_their_names(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
     write_images("photos", ["a.png", "b.png"])
-    run.succeeds("vit-features", "ckpt=run", "images=photos", "out=own/photos.npz")
-    found = np.load("own/photos.npz")
-    assert found["names"].tolist() == ["photos/a.png", "photos/b.png"]
-    expected = vit_train.load("run").features(["photos/a.png", "photos/b.png"])
+    layer = ["layer=-2", "tokens=class"]
+    run.succeeds("vit-features", "ckpt=run", "images=photos", *layer, "out=own/photos.npz")
+    found, names = np.load("own/photos.npz"), ["photos/a.png", "photos/b.png"]
+    assert found["names"].tolist() == names
+    expected = vit_train.load("run").features(names, layer=1, tokens="class")
     np.testing.assert_allclose(found["features"], expected, atol=1e-5)
     run.fails("that ends in .npz", "vit-features", "ckpt=run", "out=features.csv")
     run.fails("has layers 1 to 2", "vit-features", "ckpt=run", "layer=3", "images=nowhere")

@@ -29,6 +29,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     return current
 
@@ -40,7 +41,7 @@ def test_auto_is_the_gpu(gpus: list[torch.device]) -> None:
 
 def test_one_of_several_gpus_is_chosen_by_its_number(gpus: list[torch.device]) -> None:
     assert [pick_device("cuda:1")] == gpus == [torch.device("cuda", 1)]
-    with pytest.raises(ValueError, match="device=cuda:2, but PyTorch finds 2 such GPUs on this"):
+    with pytest.raises(ValueError, match="device=cuda:2, but PyTorch finds 2 CUDA GPUs on this"):
         pick_device("cuda:2")
 
 

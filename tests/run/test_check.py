@@ -124,7 +124,7 @@ FAULTS = {
         ATTENTION.replace(" + (0 if bias is None else bias)", "").format(
             "return weights @ v, weights"
         ),
-        "model.attention=mine: hidden tokens: a token that `bias` hides has an influence",
+        "model.attention=mine: hidden tokens: a token hidden by `bias` has influence",
     ),
     "bf16": (
         ATTENTION.format("return scattered(weights @ v), weights"),

@@ -1,1 +1,1 @@
-"""Foundations of the package: settings, text, files, memory and random numbers."""
+"""Foundations of the package: logging, text, files, memory and random numbers."""

@@ -120,7 +120,7 @@ class Sweep:
         if self.stopped:
             commands = map(resume_command, self.stopped)
             say("\n  ".join(("jobs that stopped early; resume each job with:", *commands)))
-            say(f"or all, and start the rest: repeat the sweep with hydra.sweep.dir={runs}")
+            say(f"to resume all and start the rest, repeat the sweep with hydra.sweep.dir={runs}")
         if self.failures:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 

@@ -320,8 +320,8 @@ class TableConfig(FolderConfig):
     name: str = "table"
     file: str = setting(
         "",
-        "The CSV file, or a pattern of several, such as 'my_images/*/labels.csv', each named after "
-        "its split, or in a folder that is. Its column split holds train, val or test, and its "
+        "The CSV file, or a pattern of several, such as 'my_images/*/labels.csv', each with "
+        "its split in its or its folder's name. The column split holds train, val or test, and the "
         "column weight the weight of each image in the training loss.",
         alters="machine",
     )

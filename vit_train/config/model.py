@@ -198,7 +198,7 @@ class ViTConfig(ModelConfig):
         choices=("xavier", "mimetic", "torch"),
     )
     cls_std: float = setting(
-        0.02, "Standard deviation of the class token's initial values.", at_least=0
+        0.02, "Initial standard deviation of the class token and registers.", at_least=0
     )
     pos_std: float = setting(
         0.02, "Standard deviation of the learned positions' initial values.", at_least=0

@@ -111,9 +111,9 @@ class DistillConfig(LabelsConfig):
     )
     hint: float = setting(
         0.0,
-        "Weight of hints (Romero et al. 2015): after each third of its blocks, a Vision "
-        "Transformer's patches should resemble the teacher's features at the same places, after "
-        "as many thirds of its layers. Each third adds 1 − their correlation over channels.",
+        "Weight of hints (Romero et al. 2015): after each third of its blocks, the "
+        "student's patches should resemble the teacher's features at the same places, after the "
+        "same third of its layers. Each third adds 1 − their correlation over channels.",
         at_least=0,
     )
 

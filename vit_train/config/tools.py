@@ -96,7 +96,7 @@ class EvalConfig(TrainedConfig):
         "???",
         "The model: a run's folder (its best checkpoint), a checkpoint, a folder of runs (the "
         "newest finished run), or builtin:cifar10; [A,B] compares several, with a significance "
-        "test: models of different classes on the last one's images of their common classes.",
+        "test; if their classes differ, on the last model's images of the common classes.",
     )
     split: str = setting(
         "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")
@@ -247,15 +247,15 @@ class ExplainConfig(TrainedConfig):
     )
     score: int = setting(
         0,
-        "Also score the method on this many test images: by deleting the tenth of the patches that "
+        "Also score the method on this many test images: by deleting the 10 % of patches that "
         "a map marks most and, for data=shapes, by the pointing game (is the highest patch on the "
         "object?); 0: no score.",
         at_least=0,
     )
     out: str | None = setting(
         None,
-        "The folder for maps.png, distances.png and filters.png; null: a folder in the run's "
-        "folder, such as explain/.",
+        "The folder for the figures, such as maps.png; null: a folder in the run's folder, such "
+        "as explain/.",
     )
     html: str | None = setting(
         None,
@@ -289,7 +289,7 @@ class ExportConfig(TrainedConfig):
 
     format: str = setting(
         "onnx",
-        "The format: onnx; onnx_int8 (weights of 8 bits); deploy (a folder with an ONNX model and "
+        "The format: onnx; onnx_int8 (8-bit arithmetic); deploy (a folder with an ONNX model and "
         "predict.py, which needs no PyTorch); torch (a torch.export program); safetensors (the "
         "weights, under vit_train's names); timm or hf (a folder that timm or Hugging Face opens).",
         choices=("onnx", "onnx_int8", "deploy", "torch", "safetensors", "timm", "hf"),
@@ -344,9 +344,8 @@ class DataReportConfig(Settings):
     data: DataConfig = field(default_factory=DataConfig)
     out: str = setting(
         "data_report.csv",
-        "The CSV file to write, with one row for each fault. Beside it, copies are drawn, as in "
-        "data_report_copies.png, and a page shows your own photos to decide on, as in "
-        "data_report_workbench.html.",
+        "The CSV file to write, with one row for each fault. Files beside it show copies "
+        "(data_report_copies.png) and your own photos to decide on (data_report_workbench.html).",
     )
 
 

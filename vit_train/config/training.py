@@ -23,7 +23,7 @@ def device_setting() -> Any:
 class OptimConfig(Settings):
     """Settings common to all optimizers; `name` selects the optimizer.
 
-    The learning rate rises linearly to `lr` during the warm-up, and then decays to `min_lr`.
+    The learning rate rises linearly to `lr` during the warm-up, and then follows `schedule`.
     """
 
     group: ClassVar[str] = "optim"
@@ -266,7 +266,7 @@ class LoopConfig(Settings):
     )
     freeze: str | None = setting(
         None,
-        "encoder: train only the head, as a linear probe of pretrained weights (init_from=); "
+        "encoder: freeze the pretrained encoder (init_from=), as for a linear probe; "
         "null: train everything.",
         choices=("encoder",),
         kept_by_fork=True,

@@ -63,8 +63,8 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     if images.nbytes > GPU_SHARE * free:
         logger.warning(
             f"the images for {purpose} take {gigabytes(images.nbytes)}, more than "
-            f"{GPU_SHARE:.0%} of the {gigabytes(free)} of free GPU memory: the images stay in "
-            "main memory, and each batch is copied to the GPU"
+            f"{GPU_SHARE:.0%} of the {gigabytes(free)} of free GPU memory: only one batch at a "
+            "time is copied to the GPU"
         )
         return images
     return images.to(device)

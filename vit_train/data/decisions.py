@@ -24,8 +24,8 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
     """
     if not Path(file).is_file():
         raise ValueError(
-            f"data.decisions={file}: there is no such file (browsers save it in the folder of "
-            "downloads)"
+            f"data.decisions={file}: there is no such file (browsers save it in the "
+            "downloads folder)"
         )
     try:
         (_, header), *lines = read_lines(TableConfig(file=file)) or [(1, [])]
@@ -99,7 +99,7 @@ def report_decisions(trees: Trees, file: str, root: str) -> None:
     missing = sorted(read_decisions(file).keys() - {row["path"] for row in found})
     if missing and not found:
         raise ValueError(
-            f"{file} names none of these images, such as {missing[0]} in data.root={root}: "
+            f"none of the images in {file}, such as {missing[0]}, is in data.root={root}: "
             "use the data.root= with which its page was made"
         )
     counts = Counter(row["what"] for row in found)

@@ -138,7 +138,7 @@ def skip(files: Sequence[Path]) -> dict[Path, str]:
     advice = "; convert HEIC photos to JPEG" if has_heic else ""
     reasons = (
         (images, "not in a class folder"),
-        (others, f"not called {NAMED_FORMATS}{advice}"),
+        (others, f"no {NAMED_FORMATS} suffix{advice}"),
     )
     for paths, why in reasons:
         warn_of(paths, "file", f"skipped ({why})")
@@ -231,8 +231,8 @@ def folder_trees(config: FolderConfig) -> Trees:
     """Return the trees of the folders in config.root that have usual names of splits.
 
     Without such folders, or if they have no class folders, the root is the training tree, as with
-    config.layout=classes. Folders that only hold the data, such as those of unpacked archives, are
-    skipped. Raise ValueError if the root is not a folder, if its folders could be both splits and
+    config.layout=classes. A folder that only wraps the data, as in unpacked archives, is passed
+    through. Raise ValueError if the root is not a folder, if its folders could be both splits and
     classes, or if the classes are in label files.
     """
     root = Path(config.root)

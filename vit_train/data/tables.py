@@ -124,7 +124,7 @@ def without_repeats(
                 f"{row.place} lists {row.cells['path']} again, with another label or split than "
                 f"{rows[other].place}: write one row for each image, with several classes as tags"
             )
-    warn_of(repeated, "row", "left out, because an earlier row has the same label")
+    warn_of(repeated, "row", "left out (same image and label as an earlier row)")
     return [*kept.values()]
 
 
@@ -295,9 +295,9 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
 def column_of_files(
     row: Sequence[str], headers: Sequence[str], columns: Columns, config: TableConfig
 ) -> dict[str, int]:
-    """Return the place of the path if no column is called so, except an id that names no file.
+    """Return the place of the path: the only cell of the `row` that names an image.
 
-    It is the one other cell of the `row` that names an image.
+    Return {} if a column is called path, except an id without a file.
     """
     own = columns.get("path")
     if own is not None and (
@@ -451,9 +451,9 @@ def is_mark_of_split(header: str) -> bool:
 def label_column(others: Columns, rows: Sequence[Sequence[str]]) -> tuple[str, list[str]] | None:
     """Return the name, label or tags, and the cells of the column that `others` stand for.
 
-    A single column is the label if its values occur twice on average, and if they are not those of
-    splits. Several columns are of one class each if all their cells are MARKS: the
-    classes of a row are its label if each row has exactly one, or else tags. Or return None.
+    A single column is the label if its values occur at least twice on average and do not all name
+    splits. Several columns stand for one class each if all their cells are MARKS: they give a label
+    if each row has exactly one class, otherwise tags. In all other cases, return None.
     """
     places = [*others.values()]
     values = {row[place] for row in rows for place in places}
@@ -477,8 +477,8 @@ def check_others(
 ) -> None:
     """Log the headers of the columns that are not used, `others`.
 
-    Raise ValueError if one of them seems to hold the split, but no column split is used: its first
-    cell, or its cells name several splits.
+    Raise ValueError if no column split is used, but one of them has a header such as is_train, a
+    first cell that names a split, or cells that name several.
     """
     splits = []
     for header, place in others.items():

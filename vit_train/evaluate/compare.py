@@ -234,7 +234,10 @@ def common_classes(metas: Sequence[Meta], config: EvalConfig) -> list[str]:
         return []
     known = set.intersection(*(set(meta.classes) for meta in metas))
     if not known or not all(meta.task.one_class for meta in metas):
-        raise ValueError(f"cannot compare {metas[0].path} and {last.path}: their classes differ")
+        raise ValueError(
+            "cannot compare these models: their classes differ and none is common, or their tags "
+            "differ"
+        )
     readings = {
         (m.image_shape, str(getattr(m.config.data, "image_size", "")), m.fit, m.white_level)
         for m in metas

@@ -46,8 +46,8 @@ def write_features(config: FeaturesConfig) -> None:
         val = found.val if data.val == "split" else None
         if val is None and data.val == "split":
             logger.warning(
-                "without the validation images, which are known only for the run's own images at "
-                "the size that it trained on"
+                "no validation features: the validation images are known only for the run's own "
+                "images at its training size"
             )
         for split, images in (("train", found.train), ("val", val), ("test", found.images)):
             if images is not None:

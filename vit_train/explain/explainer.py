@@ -75,8 +75,7 @@ class Explainer:
             )
         if not attention_of(model.config).has_weights:
             raise ValueError(
-                f"model.attention={model.config.attention} has no weights, of which vit-explain "
-                "draws its maps"
+                f"model.attention={model.config.attention} has no weights for vit-explain to draw"
             )
         if target is not None and target not in meta.classes:
             raise ValueError(

@@ -160,11 +160,11 @@ class GraphedStep:
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             if "StreamCapture" in f"{error} {cause}" and torch.__version__ < RECOVERS_SINCE:
                 raise ValueError(
-                    "a training step cannot be captured as a CUDA graph: set "
+                    "a step cannot be captured as a CUDA graph: set "
                     f"train.cuda_graph=false ({reason(cause)})"
                 ) from error
             logger.warning(
-                f"cannot capture the training step as a CUDA graph ({reason(cause)}); continuing "
+                f"cannot capture a step as a CUDA graph ({reason(cause)}); continuing "
                 "without one. If training still fails, set train.cuda_graph=false"
             )
 

@@ -50,16 +50,14 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if name == "cpu" and (problem := unusable_gpu()):
-            logger.warning(
-                f"training on the CPU, although this machine has an NVIDIA GPU: {problem}"
-            )
+            logger.warning(f"using the CPU, although this machine has an NVIDIA GPU: {problem}")
     device = torch.device(name)
     if device.type != "cuda":
         return device
     if torch.cuda.device_count() <= (device.index or 0):
         problem = unusable_gpu() or "use device=cpu or device=auto"
         raise ValueError(
-            f"device={name}, but PyTorch finds {counted(torch.cuda.device_count(), 'such GPU')} "
+            f"device={name}, but PyTorch finds {counted(torch.cuda.device_count(), 'CUDA GPU')} "
             f"on this machine: {problem}"
         )
     require_kernels(device)

@@ -228,7 +228,7 @@ class Trainer:
     def log_if_due(self) -> TrainLog | None:
         """Return the averages since the last log; None if no log is due.
 
-        An epoch's points add up to the epoch: none spans two, and the last covers the rest. All
+        No point spans two epochs; the last one of an epoch covers its remaining steps. All
         processes log at the same steps, even if a log is due in only one of them.
         """
         is_last = self.batch == self.steps_per_epoch

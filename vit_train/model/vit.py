@@ -253,7 +253,7 @@ def gather_tokens(x: Tensor, indices: Tensor | None) -> Tensor:
 class VisionTransformer(Encoder):
     """The Vision Transformer as a classifier: images (B,C,H,W) → logits (B,num_classes).
 
-    Raises ValueError as `Encoder` does.
+    Raises ValueError as `Encoder` does, and for patch_dropout without absolute positions.
     """
 
     def __init__(

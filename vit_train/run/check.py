@@ -206,7 +206,7 @@ def attended(encoder: Any, x: Tensor, is_ours: bool) -> Iterator[str]:
         visible[:, -1] = False
         other = torch.cat((x[:, :-1], -x[:, -1:]), dim=1)
         seen, same = (encoder.blocks[0].attn(each, mask=visible)[0][:, :-1] for each in (x, other))
-        require_same(seen, same, "a token that `bias` hides has an influence: add it to the logits")
+        require_same(seen, same, "a token hidden by `bias` has influence: add `bias` to the logits")
 
 
 def fill_with_ones(layer: nn.Module) -> None:
@@ -245,8 +245,8 @@ def tried(config: TrainConfig, key: str, name: str, part: Any) -> Iterator[str]:
         whole, resumed = (Checkpoint.load(each).model for each in ends if each)
         if odd := [key for key, each in whole.items() if not each.equal(resumed[key])]:
             raise ValueError(
-                f"a run that was stopped and resumed ends with another {odd[0]} than one that was "
-                "not: draw random numbers with vit_train.base.rng, and keep what changes in "
+                f"a stopped and resumed run ends with a different {odd[0]} than an uninterrupted "
+                "one: draw random numbers with vit_train.base.rng, and keep what changes in "
                 "parameters, buffers or the optimizer's state"
             )
         yield "bf16"

@@ -180,7 +180,7 @@ def data_facts(
     The keys are `seen_before` (images that the pretrained model or the teacher has seen) and, for
     your own images, the keys of the training and validation images, also of those that
     data.decisions leaves out. For your own images, also warn if copies of test images are among the
-    training and validation images, or if data.decisions leaves a class without training images.
+    training and validation images. For any data, warn if a class has no training images.
     """
     seen = seen_before
     if isinstance(config, FolderConfig):
@@ -200,9 +200,9 @@ def data_facts(
     counts = splits.train.class_counts(len(data.classes))
     if 0 in counts:
         logger.warning(
-            f"there are no training images of {data.classes[counts.index(0)]}, which the model "
-            "cannot learn: move its other images elsewhere, or check data.decisions and "
-            "data.group_by, whose groups are never divided"
+            f"no training images of {data.classes[counts.index(0)]}, so the model cannot learn it: "
+            "check data.train_subset, data.decisions and data.group_by (groups are never divided), "
+            "or move its other images elsewhere"
         )
     return DataFacts(data.classes, data.image_shape, data.fingerprint, seen, seen_before)
 

@@ -59,7 +59,7 @@ def inspect_model(config: InspectConfig) -> None:
     embeddings, if the model has any.
     """
     if config.init_from is not None:
-        logger.warning(f"init_from={config.init_from} is not read: this is a new model as set")
+        logger.warning(f"init_from={config.init_from} is not read: vit-inspect shows a new model")
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     require_model_fits(

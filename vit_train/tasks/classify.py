@@ -41,7 +41,7 @@ class Classify(Task):
     ) -> None:
         if num_classes < 2 and self.one_class:
             raise ValueError(
-                f"task=classify needs at least two classes, but the images have {num_classes}: put "
+                f"task={config.name} needs at least two classes, but there are {num_classes}: put "
                 "the images of each class into a separate folder, or set task=reconstruct"
             )
         self.config = config

@@ -35,14 +35,14 @@ TENSOR = "tensor"
 
 @dataclass(frozen=True)
 class Extended:
-    """The length and the final checkpoint of a run that another run extends."""
+    """The length and the checkpoint of a run that another run extends or forks."""
 
     run: str
     epochs: int
     steps: int
     images_seen: int
     seconds: float
-    # The checksum of its last checkpoint, from which the longer run starts.
+    # The checksum of the checkpoint from which the other run starts.
     fingerprint: str
     # A hash of all its settings except the seed and the fold; runs of one recipe share it.
     recipe: str

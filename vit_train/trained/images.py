@@ -288,7 +288,7 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         require_unseen(images, unknown)
         images = unknown
         caveat = left_out(count)
-        caveat += " Images that data.decisions leaves out count as such." if applied(meta) else ""
+        caveat += " This includes images that data.decisions leaves out." if applied(meta) else ""
     elif advantage(split, meta):
         caveat = (
             "The epoch was chosen on the run's own test images. If the evaluated "

@@ -125,7 +125,7 @@ def require_same_code(run: Path, now: Mapping[str, bytes]) -> None:
         before, after = (each[name].decode(errors="replace") for each in (then, now))
         lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
         change = "\n".join([*lines][2:10])
-        why = f"{name} has changed since this run began:\n{change}\nrestore {run / CODE / name}"
+        why = f"{name} changed after this run began:\n{change}\nrestore it from {run / CODE / name}"
     elif missing := then.keys() - now.keys():
         why = f"it needs {IMPORT}MODULE ({', '.join(sorted(missing))})"
     elif then and (new := now.keys() - then.keys()):
