@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide GPUs from all tests but those of GPUs: what they promise, they promise of a CPU."""
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["no_proxy"] = "127.0.0.1"  # the tests' own servers
 
 
 def csv_rows(path: Path | str) -> list[dict[str, str]]:

@@ -210,6 +210,7 @@ def test_the_commands_of_the_pages_run(whole_workplace: Run) -> None:
             if not skipped and (words in lines or page == ROOT / "README.md"):
                 whole_workplace.succeeds(*words, *(TINY if words[0] == "vit-train" else []))
                 done.append(words)
+    assert len(done) >= 28
 
 
 # tests/test_room_to_grow.py runs those of docs/extending.md.

@@ -18,7 +18,6 @@ from vit_train.config.augment import AugmentConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.augment import Cropper
 from vit_train.tasks.classify import Classify
-from vit_train.trained.folder import FOLDER
 
 DOCS = Path(scratch.__file__).parent
 SMALL = ViTConfig(embed_dim=32, depth=2)
@@ -93,12 +92,7 @@ def test_it_shifts_and_mirrors_as_the_package_does() -> None:
 
 
 def test_it_computes_the_logits_of_a_trained_model() -> None:
-    built_in = (FOLDER / f"{BUILTIN}.safetensors").exists()
-    model = (
-        vit_train.load(f"builtin:{BUILTIN}").model if built_in else VisionTransformer(ViTConfig())
-    )
-    if not built_in:
-        nn.init.normal_(model.head.weight)
+    model = vit_train.load(f"builtin:{BUILTIN}").model
     ours = scratch.ViT()
     ours.load_state_dict(renamed(model))
     strip = np.asarray(Image.open(DOCS / "cifar10_test_images.png"))

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from checkpoints import forge, rewrite
 from conftest import SMALL, Run, SmallRun, write_images
-from omegaconf import OmegaConf
 from safetensors.torch import save
 from torch import Tensor
 
@@ -19,10 +17,7 @@ import vit_train
 from vit_train.base import machine as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.commands.rerun import distrust
-from vit_train.config.data import Cifar10Config
 from vit_train.config.model import CnnConfig
-from vit_train.config.run import TrainConfig, with_defaults
 from vit_train.loop.state import AveragesState, RandomState
 from vit_train.model.build import build, forward_bytes, require_model_fits
 from vit_train.model.vit import VisionTransformer
@@ -233,12 +228,3 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
         "a": [None, {"b": None}],
         "c": [1, 0.5],
     }
-
-
-def test_a_foreign_run_is_repeated_without_its_downloads() -> None:
-    data = Cifar10Config(download=True, urls=["http://127.0.0.1/forged"])
-    stored = asdict(with_defaults(TrainConfig(data=data)))
-    settings = OmegaConf.create(stored)
-    distrust(settings, stored, [])
-    assert not settings.data.download
-    assert list(settings.data.urls) == Cifar10Config().urls != data.urls

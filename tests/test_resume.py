@@ -45,6 +45,7 @@ CONFIGS = {
     "plain": [],
     "noisy": [
         *("train.ema_decay=0.9", "train.micro_batch=8", "augment=strong", "model.dropout=0.1"),
+        "deterministic=true",
         *("data.sampler=balanced", "task.class_weights=[1,2,3,4,5,1,2,3,4,5]", "optim=muon"),
     ],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
@@ -243,7 +244,7 @@ def test_a_run_does_not_resume_on_other_images(run: Run, small_run: SmallRun) ->
         )  # nothing is cut for a state that does not fit
     run.says("not those of the training run", "vit-eval", "ckpt=run")
     path.write_bytes(kept)
-    assert "not those" not in run("vit-eval", "ckpt=run").out
+    assert "not those" not in run.succeeds("vit-eval", "ckpt=run").out
     run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
     command = read_json(Path("run/summary.json"))["command"]
     assert "max_minutes=1e-9" in command and "resume" not in command
@@ -379,8 +380,9 @@ def test_a_run_stopped_by_a_signal_resumes_bitwise(
     assert words in outcome.out
     step = read_json(Path("run/summary.json"))["steps"]
     assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).step == step < 10
-    run.succeeds("vit-train", "resume=run")
-    assert_same_run(whole, Path("run"))
+    if number == signal.SIGTERM:  # what is saved does not depend on the signal
+        run.succeeds("vit-train", "resume=run")
+        assert_same_run(whole, Path("run"))
 
 
 def test_a_run_writes_its_status_last(

@@ -309,7 +309,10 @@ def test_the_next_batch_is_made_during_a_step_unless_the_gpu_is_behind(
     for number, count in zip(ahead(items()), ready, strict=True):
         Gpu.queued += 1
         Gpu.finished = max(0, Gpu.queued - behind)
-        time.sleep(0.05)
+        end = time.monotonic() + 5
+        while len(made) < count and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.02)  # and no more
         assert len(made) == count
         threading.Timer(0.01, setattr, (Gpu, "finished", number)).start()
     assert no_thread_is_left()

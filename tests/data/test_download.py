@@ -94,7 +94,7 @@ def test_a_bad_mirror_is_left_for_the_next(
     sizes, check = [], module.has_md5
     noted = lambda path, md5: sizes.append(path.stat().st_size) or check(path, md5)  # noqa: E731
     monkeypatch.setattr(module, "has_md5", noted)
-    monkeypatch.setattr(module, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(module, "STALL_SECONDS", 1.0 if answer == "silence" else 30)
     fetch(target, web.url("/bad", BAD[answer]), web.url("/good", server.whole(CONTENT)))
     assert_whole(target)
     assert max(sizes) <= LIMIT + 2**18  # the last block that is read

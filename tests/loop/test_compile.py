@@ -71,6 +71,7 @@ def test_an_invalid_capture_ends_the_run_where_pytorch_cannot_continue(
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     step, ones = GraphedStep(invalid, torch.device("cpu")), torch.ones(1)
+    step.replay = True  # as on a GPU
     if stops:
         with pytest.raises(ValueError, match=r"set train\.cuda_graph=false"):
             step.capture((ones,))

@@ -11,7 +11,6 @@ from torch import nn
 from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.loop.metrics import (
-    Paired,
     binomial_tail,
     interval_of_mean,
     lower_bound,
@@ -31,12 +30,6 @@ CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)
 )
 def test_wilson_interval(successes: int, count: int, low: float, high: float) -> None:
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_the_interval_of_a_difference_adds_two_images() -> None:
-    """As Bonett and Price: one to each kind of disagreement, by hand for 12 and 5 of 100."""
-    found = Paired(images=100, only_first=12, only_second=5)
-    assert found.interval == pytest.approx((-0.151320, 0.014065), abs=1e-5)
 
 
 @pytest.mark.parametrize(
