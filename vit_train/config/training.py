@@ -44,8 +44,8 @@ class OptimConfig(Settings):
     schedule: str = setting(
         "cosine",
         "Schedule of the learning rate after the warm-up: cosine, linear, wsd (constant, then a "
-        "decay in the last fifth of the steps), constant, step (divided by 10 after half and "
-        "after three quarters of the steps), or a schedule that your module registers.",
+        "decay in the last fifth of these steps), constant, step (divided by 10 after half and "
+        "after three quarters of these steps), or a schedule that your module registers.",
     )
     min_lr: float = setting(
         0.0, "The learning rate at the end of the decay, at most optim.lr.", at_least=0

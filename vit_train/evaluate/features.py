@@ -22,7 +22,7 @@ from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained
 
-# The number of neighbors, and the temperature of their votes (Wu et al. 2018, section 4.1, with
+# The number of neighbors, and the temperature of their votes (Wu et al. 2018, section 3.4, with
 # the number of Caron et al. 2021).
 NEIGHBORS = 20
 TEMPERATURE = 0.07

@@ -114,8 +114,8 @@ class Muon(Optimizer):
     The weights of a convolution (A,…) are a matrix with one row for each filter. `weights` maps
     each weight to the number of matrices that are stacked in its rows. The joint projection to
     queries, keys and values, for example, stacks three. The results equal those of torch.optim.Muon
-    with adjust_lr_fn="match_rms_adamw" on each matrix, if computed in bf16 as PyTorch's, but a CUDA
-    graph can replay the steps of this class.
+    with adjust_lr_fn="match_rms_adamw" on each matrix, up to rounding, but a CUDA graph can replay
+    the steps of this class.
     """
 
     moments = frozenset({"momentum_buffer"})

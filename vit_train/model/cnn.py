@@ -146,8 +146,9 @@ class FastCnn(Cnn):
 
     The first layer whitens patches of 2×2 pixels; only its biases are trained. Each width has a
     block of two 3×3 convolutions; the first one is followed by 2×2 max pooling. The head sees each
-    channel's maximum. Unlike Jordan's, its logits are not scaled: set optim.head_lr_scale instead.
-    Raises ValueError if the image is too small for all poolings.
+    channel's maximum. Unlike in Jordan's, the logits are not scaled, the head has a bias, the
+    biases of the whitening train to the end, and BatchNorm's eps is 1e-5. Raises
+    ValueError if the image is too small for all poolings.
     """
 
     def __init__(

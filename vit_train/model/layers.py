@@ -168,7 +168,8 @@ class DropPath(Dropout):
     """Stochastic depth (Huang et al. 2016): drops an image's branch with probability `rate`.
 
     A branch is the output of f in x + f(x). The branches that are kept are scaled by 1/(1 − rate),
-    so that the expectation does not change.
+    so that the expectation does not change. As in timm, images are drawn separately, and a model's
+    rates rise from 0 (in the paper, from 1/L of the last one).
     """
 
     def forward(self, x: Tensor) -> Tensor:

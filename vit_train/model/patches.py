@@ -92,6 +92,7 @@ class ConvStem(nn.Sequential):
 
     3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2: two for patches of 4 pixels,
     as in the tokenizer of Hassani et al. 2021 (arXiv:2104.05704), and one more for each doubling.
+    Unlike there, the default initialization is Xavier's, not He's.
     """
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:

@@ -98,7 +98,9 @@ class Flops:
     """FLOPs for one image: of the forward pass, and of training (forward and backward pass).
 
     `dropping` counts training with PatchDropout; without PatchDropout, it equals `training`.
-    `teacher` counts the forward pass of a teacher, which is not part of the other counts.
+    `teacher` counts the forward pass of a teacher, which is not part of the other counts. With
+    hints (task.hint), a model with a class token computes its whole last block; the counts include
+    only the class token there.
     """
 
     forward: int
