@@ -167,6 +167,7 @@ class GraphedStep:
                 f"cannot capture a step as a CUDA graph ({reason(cause)}); continuing "
                 "without one. If training still fails, set train.cuda_graph=false"
             )
+            del cause  # its traceback would keep the memory of the capture
 
 
 class GraphedOutputs:

@@ -58,6 +58,7 @@ def make_adamw(
         fused=True,
         capturable=next(model.parameters()).is_cuda,
     )
+    adamw._warned_capturable_if_run_uncaptured = True  # the steps before the capture are meant
     return [adamw]
 
 

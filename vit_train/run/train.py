@@ -1,5 +1,6 @@
 """One run, read from top to bottom: from its settings to its summary."""
 
+import gc
 import logging
 import math
 import signal
@@ -156,6 +157,7 @@ def prepared_device(requested: TrainConfig) -> torch.device:
     device = pick_device(requested.device)
     require_precision(requested.precision, device)
     if device.type != "cpu":
+        gc.collect()  # an earlier run of a sweep, whose images would stay on the GPU
         choose_algorithms(requested.deterministic)
     return device
 
