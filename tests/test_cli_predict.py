@@ -119,19 +119,22 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("colors")
-def test_an_unreadable_image_is_a_row_and_stops_nothing(run: Run) -> None:
+@pytest.mark.parametrize("more, count", [([], 3), (["topk=2"], 2)])
+def test_an_unreadable_image_is_a_row_and_stops_nothing(
+    run: Run, more: list[str], count: int
+) -> None:
     Path("photos/test/red/broken.png").write_bytes(b"not an image")
     Path("photos/test/red/empty.jpg").touch()
     predict = ["vit-predict", "ckpt=run"]
     words = "2 of 10 images cannot be read (the first: photos/test/red/broken.png: not a"
-    outcome = run.says(words, *predict, "images=photos/test/red", "topk=2", "out=red.jsonl")
+    outcome = run.says(words, *predict, "images=photos/test/red", *more, "out=red.jsonl")
     assert "predictions for 8 images written to red.jsonl" in outcome.out
     text = Path("red.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     errors = {Path(line["image"]).name: line["error"] for line in lines if "error" in line}
     assert errors.keys() == {"broken.png", "empty.jpg"}
     assert errors["broken.png"].startswith(f"not a {NAMED_FORMATS} image that Pillow can read")
-    assert all(len(line["top"]) == 2 for line in lines if "top" in line)
+    assert all(len(line["top"]) == count for line in lines if "top" in line)
     for words, images in (
         ("images=nowhere.png: there is no such", "[photos/test/red/20.png,nowhere.png]"),
         (

@@ -142,14 +142,19 @@ def test_a_probe_is_fitted_to_images_with_a_weight_and_one_of_several_classes() 
             probed(unfit)
 
 
-def test_features_of_own_photos_have_their_names(run: Run, small_run: SmallRun) -> None:
+@pytest.mark.parametrize(
+    "chosen, layer",
+    [([], {}), (["layer=-2", "tokens=class"], {"layer": 1, "tokens": "class"})],
+)
+def test_features_of_own_photos_have_their_names(
+    run: Run, small_run: SmallRun, chosen: list[str], layer: dict[str, int | str]
+) -> None:
     small_run("finished")
     write_images("photos", ["a.png", "b.png"])
-    layer = ["layer=-2", "tokens=class"]
-    run.succeeds("vit-features", "ckpt=run", "images=photos", *layer, "out=own/photos.npz")
+    run.succeeds("vit-features", "ckpt=run", "images=photos", *chosen, "out=own/photos.npz")
     found, names = np.load("own/photos.npz"), ["photos/a.png", "photos/b.png"]
     assert found["names"].tolist() == names
-    expected = vit_train.load("run").features(names, layer=1, tokens="class")
+    expected = vit_train.load("run").features(names, **layer)
     np.testing.assert_allclose(found["features"], expected, atol=1e-5)
     run.fails("that ends in .npz", "vit-features", "ckpt=run", "out=features.csv")
     run.fails("has layers 1 to 2", "vit-features", "ckpt=run", "layer=3", "images=nowhere")
@@ -157,6 +162,8 @@ def test_features_of_own_photos_have_their_names(run: Run, small_run: SmallRun) 
     run.fails(words, "vit-features", "ckpt=run", "data.train_subset=9")
     run.fails("choose split=test or val", "vit-eval", "ckpt=run", "probe=true", "split=train")
     Path("photos/broken.png").write_bytes(b"not an image")
-    words = "cannot read photos/broken.png: "
-    run.fails(words, "vit-features", "ckpt=run", "images=photos", "out=own/photos.npz")
+    run.fails(
+        "cannot read photos/broken.png: ",
+        *("vit-features", "ckpt=run", "images=photos", "out=own/photos.npz"),
+    )
     assert len(np.load("own/photos.npz")["names"]) == 2

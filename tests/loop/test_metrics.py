@@ -11,6 +11,7 @@ from torch import nn
 from vit_train.config.model import ModelConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.loop.metrics import (
+    Paired,
     binomial_tail,
     interval_of_mean,
     lower_bound,
@@ -30,6 +31,10 @@ CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)
 )
 def test_wilson_interval(successes: int, count: int, low: float, high: float) -> None:
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_the_interval_of_a_difference_is_that_of_bonett_and_price_by_hand() -> None:
+    assert Paired(100, 12, 5).interval == pytest.approx((-0.151320, 0.014065), abs=1e-5)
 
 
 @pytest.mark.parametrize(
