@@ -23,7 +23,8 @@ from vit_train.base.writing import write_json
 from vit_train.config.model import CnnConfig, ModelConfig, ViTConfig
 from vit_train.config.run import TrainConfig
 from vit_train.interop import export as exporting
-from vit_train.interop.formats import FORMATS_BY_NAME, exportable
+from vit_train.interop.exportable import exportable
+from vit_train.interop.formats import FORMATS_BY_NAME
 from vit_train.interop.layouts import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import assumptions, pretrained
 from vit_train.model.build import build

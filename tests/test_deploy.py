@@ -26,7 +26,8 @@ from vit_train.base.text import render
 from vit_train.config.data import FIT, FolderConfig
 from vit_train.data.decode import BrokenImage
 from vit_train.interop import formats
-from vit_train.interop.formats import Exportable, deploy_folder_of
+from vit_train.interop.exportable import Exportable
+from vit_train.interop.formats import deploy_folder_of
 from vit_train.trained.model import Trained
 
 

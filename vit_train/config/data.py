@@ -387,7 +387,7 @@ TORCHVISION_SETS = {
 class TorchvisionConfig(DataConfig):
     """A data set of torchvision with its official splits, downloaded and read by torchvision."""
 
-    builds = "vit_train.data.torchvision_sets:load_torchvision"
+    builds = "vit_train.data.published:load_torchvision"
     fit: ClassVar[str] = "stretch"
 
     name: str = "torchvision"

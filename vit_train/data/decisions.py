@@ -9,7 +9,7 @@ from vit_train.base.log import logger
 from vit_train.base.text import counted, listed, plain_cell
 from vit_train.config.data import APPLIED, FolderConfig, TableConfig
 from vit_train.data.files import SplitFiles, Trees, bulleted, listed_name
-from vit_train.data.tables import read_lines
+from vit_train.data.lines import read_lines
 
 # The columns of data.decisions, and what a row decides.
 COLUMNS = ("path", "what", "label", "why")

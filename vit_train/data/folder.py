@@ -12,6 +12,7 @@ from torch import Tensor
 from vit_train.base.log import logger
 from vit_train.config.data import IMAGES, LEFT_OUT_OF, FolderConfig, TableConfig
 from vit_train.config.fields import sides
+from vit_train.data.columns import table_rows
 from vit_train.data.dataset import Dataset, ImageSet, require_images_fit
 from vit_train.data.decisions import (
     relabeled,
@@ -43,7 +44,7 @@ from vit_train.data.files import (
     subfolders,
 )
 from vit_train.data.splits import hold_out
-from vit_train.data.tables import table_rows, table_trees
+from vit_train.data.tables import table_trees
 
 
 def load_folder(config: FolderConfig) -> Dataset:

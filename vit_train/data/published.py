@@ -1,15 +1,17 @@
-"""Published data sets: CIFAR-10, CIFAR-100 and STL-10, each downloaded once, as a .tar.gz.
+"""Published data sets: CIFAR-10, CIFAR-100 and STL-10 from a .tar.gz, and those of torchvision.
 
-Only an archive with the published MD5 is unpacked, so a hostile archive is rejected before its
-headers are read.
+Each is downloaded once. Only an archive with the published MD5 is unpacked, so a hostile archive is
+rejected before its headers are read. torchvision's own classes check the other sets.
 """
 
 import hashlib
 import pickle
 import sys
 import tarfile
+from contextlib import nullcontext
 from functools import partial
 from http.client import HTTPException
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
@@ -20,9 +22,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vit_train.base.log import logger
+from vit_train.base.text import reason
 from vit_train.base.writing import exclusive
-from vit_train.config.data import ArchiveConfig, Cifar10Config, Stl10Config
-from vit_train.data.dataset import Dataset, ImageSet, resize
+from vit_train.config.data import (
+    TORCHVISION_SETS,
+    ArchiveConfig,
+    Cifar10Config,
+    Stl10Config,
+    TorchvisionConfig,
+)
+from vit_train.config.fields import sides
+from vit_train.data.dataset import CHANNELS, Dataset, ImageSet, require_images_fit, resize
+from vit_train.data.decode import Reading, fit_image
 
 STALL_SECONDS = 10.0
 # An upper bound on the size of every archive.
@@ -262,3 +273,49 @@ def stl10_images(folder: Path, split: str, config: Stl10Config) -> ImageSet:
 def stl10_pixels(content: np.ndarray) -> Tensor:
     """Return the images (N,3,96,96) of a file's bytes, which hold each channel column by column."""
     return torch.from_numpy(content).view(-1, 3, 96, 96).transpose(2, 3)
+
+
+def load_torchvision(config: TorchvisionConfig) -> Dataset:
+    """Load the data set config.set; download missing files first if config.download is set.
+
+    Raise ValueError if files are missing, damaged or cannot be downloaded, or if torchvision needs
+    another package to read them.
+    """
+    try:
+        sources = {name: opened_split(config, name) for name in TORCHVISION_SETS[config.set]}
+        parts = {name: decoded(source, config) for name, source in sources.items()}
+    except (RuntimeError, OSError, ImportError) as error:
+        advice = "" if config.download else "; data.download=true downloads missing files"
+        raise ValueError(
+            f"cannot read {config.set} from data.root={config.root} ({reason(error)}){advice}"
+        ) from error
+    named = getattr(sources["train"], "classes", range(1 + int(parts["train"].labels.max())))
+    # Imagenette's classes have several names each.
+    classes = tuple(each[0] if isinstance(each, tuple) else str(each) for each in named)
+    return Dataset(parts["train"], parts["test"], classes, parts.get("val"))
+
+
+def opened_split(config: TorchvisionConfig, name: str) -> Any:
+    """Return a split as torchvision's data set of PIL images with labels.
+
+    If another process is downloading the set, wait until it has finished.
+    """
+    lock = Path(config.root, f".{config.set}.lock")
+    waiting = f"waiting for another process that is fetching {config.set}"
+    if config.download:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(lock, waiting) if config.download else nullcontext():
+        make = getattr(import_module("torchvision.datasets"), config.set)  # slow to import
+        return make(config.root, download=config.download, **TORCHVISION_SETS[config.set][name])
+
+
+def decoded(source: Any, config: TorchvisionConfig) -> ImageSet:
+    """Return the images of a split, stretched to config.image_size, with their labels."""
+    size = sides(config.value("image_size"))
+    require_images_fit(len(source), size, f"data.image_size={config.image_size}")
+    images = torch.empty(len(source), CHANNELS, *size, dtype=torch.uint8)
+    labels = torch.empty(len(source), dtype=torch.long)
+    for index in tqdm(range(len(source)), desc=config.set, unit="image", leave=False, disable=None):
+        image, labels[index] = source[index]
+        images[index] = torch.from_numpy(fit_image(image, Reading(size))[0])
+    return ImageSet(images, labels)

@@ -1,61 +1,23 @@
-"""Tables of images: the rows of CSV files, whose columns may have any of their usual names."""
+"""Tables of images: the file, label, split, group and weight of each row."""
 
-import csv
 import glob
-import io
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from vit_train.base.log import logger
 from vit_train.base.text import listed
 from vit_train.config.data import TAG_SEPARATORS, TableConfig, folder_of
-from vit_train.data.files import (
-    SUFFIXES,
-    ImageFile,
-    SplitFiles,
-    Trees,
-    by_split,
-    class_name,
-    folded,
-    images_in,
-    warn_of,
-)
-from vit_train.data.label_files import CLASS_LISTS, Lines, lines_of_images
+from vit_train.data.columns import Stems, by_stem, table_rows, with_suffix
+from vit_train.data.files import ImageFile, SplitFiles, Trees, by_split, class_name, warn_of
 from vit_train.data.splits import split_of
 
-# The usual names of each column, as by `folded`. If a table has several of them, the first is used.
-COLUMN_NAMES = {
-    "path": (
-        "path",
-        "file",
-        "filename",
-        "filepath",
-        "image",
-        "imagepath",
-        "imagename",
-        "imageid",
-        "id",
-    ),
-    "label": ("label", "class", "category", "target", "classid"),
-    "tags": ("tags",),
-    "split": ("split", "set", "subset", "fold", "isvalid"),
-    "weight": ("weight",),
-}
 # Values of the column split besides the usual names of splits: empty, and those of is_valid.
 CELLS = {"": "train", "true": "val", "false": "train"}
-
-
-# The place of each column, by its name.
-Columns = Mapping[str, int]
-# A function from a folder to its image files by their names without suffix.
-Stems = Callable[[Path], Mapping[str, Sequence[Path]]]
 
 
 class Row(NamedTuple):
@@ -207,27 +169,6 @@ def image_file(row: Row, stems: Stems) -> ImageFile:
     )
 
 
-def with_suffix(path: Path, stems: Stems) -> Path:
-    """Return the image file of an id without a suffix, such as 7 for 7.jpg, or `path` itself.
-
-    Raise ValueError if the id fits several files.
-    """
-    if path.suffix.lower() in SUFFIXES or path.is_file():
-        return path
-    found = stems(path.parent).get(path.name, [path])
-    if len(found) > 1:
-        raise ValueError(f"{path} may be {found[0].name} or {found[1].name}: write the suffix")
-    return found[0]
-
-
-def by_stem(folder: Path) -> dict[str, list[Path]]:
-    """Return the image files in a folder by their names without suffix."""
-    found: dict[str, list[Path]] = {}
-    for path in images_in(folder):
-        found.setdefault(path.stem, []).append(path)
-    return found
-
-
 def joined_tags(cell: str, separator: str) -> str:
     """Return the tags in a cell, separated by "|".
 
@@ -263,232 +204,3 @@ def weight_in(text: str, place: str) -> float:
             f"{place}: weight {text} must be a number from 0 to 1,000,000, such as 0.3 (empty: 1)"
         )
     return weight
-
-
-def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row's place, such as "a.csv, line 2", and its cells by COLUMN_NAMES or "group".
-
-    Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
-    """
-    headers, lines = split_headers(read_lines(config), config)
-    places = [f"{config.file}, line {number}" for number, _ in lines]
-    rows = [as_cells(row, headers, place) for place, (_, row) in zip(places, lines, strict=True)]
-    columns = columns_of(headers, config)
-    if rows and not config.columns:
-        columns |= column_of_files(rows[0], headers, columns, config)
-    others = {  # the columns with a name (not _) that are not used yet
-        header: place
-        for place, header in enumerate(headers)
-        if header not in ("", "_") and place not in columns.values()
-    }
-    if columns.keys().isdisjoint(("label", "tags")) and (found := label_column(others, rows)):
-        columns[found[0]] = len(headers)
-        rows = [[*row, cell] for row, cell in zip(rows, found[1], strict=True)]
-        others = {}
-    require_columns(headers, columns, config)
-    if rows and others:
-        check_others(headers, others, rows, columns, config)
-    for place, row in zip(places, rows, strict=True):
-        yield place, {name: row[number] for name, number in columns.items()}
-
-
-def column_of_files(
-    row: Sequence[str], headers: Sequence[str], columns: Columns, config: TableConfig
-) -> dict[str, int]:
-    """Return the place of the path: the only cell of the `row` that names an image.
-
-    Return {} if a column is called path, except an id without a file.
-    """
-    own = columns.get("path")
-    if own is not None and (
-        folded(headers[own]) != "id"  # other names are of images, beside which masks may be named
-        or with_suffix(Path(config.root, row[own]), by_stem).is_file()
-    ):
-        return {}
-    places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
-    return {"path": places[0]} if len(places) == 1 and places[0] not in columns.values() else {}
-
-
-def split_headers(lines: Lines, config: TableConfig) -> tuple[Sequence[str], Lines]:
-    """Return the names of the columns, config.columns if set, and the lines of images.
-
-    A first line with the name of an image is one of them; without config.columns, two cells in it
-    are a path and a label, in either order. With config.columns, the name may lack its suffix.
-    """
-    first = lines[0][1] if lines else []
-    is_image = [cell.lower().endswith(SUFFIXES) for cell in first]
-    columns = config.columns or first
-    if not config.columns and sorted(is_image) == [False, True]:
-        columns = ["path", "label"] if is_image[0] else ["label", "path"]
-    place = columns_of(columns, config).get("path", 0)
-    path = Path(config.root, *first[place : place + 1])
-    has_id = bool(config.columns) and with_suffix(path, by_stem).is_file()
-    if has_id or any(is_image):
-        return columns, lines
-    if config.columns:
-        logger.info(f"{config.file}: the first line, {listed(first)}, is not read as an image")
-    return columns, lines[1:]
-
-
-def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
-    """Return a row with a cell for each header; it may lack its last cells.
-
-    Raise ValueError, with the row's `place`, if it has more cells.
-    """
-    if any(row[len(headers) :]):
-        raise ValueError(
-            f"{place}: there are more cells than columns: put cells that contain a separator into "
-            "double quotes"
-        )
-    return [*row[: len(headers)], *[""] * (len(headers) - len(row))]
-
-
-def read_lines(config: TableConfig) -> Lines:
-    """Return the lines that are not empty, each with its number, as cells.
-
-    Raise ValueError if the file cannot be read.
-    """
-    if f"/{Path(config.file).name.lower()}".endswith(CLASS_LISTS):
-        return lines_of_images(config)
-    try:
-        if not Path(config.file).is_file():
-            raise ValueError("there is no regular file of this name")
-        # A file that was appended to another one may begin with a byte order mark, too.
-        text = Path(config.file).read_text(encoding="utf-8").replace("\ufeff", "")
-        if config.file.lower().endswith((".json", ".jsonl", ".ndjson")):
-            return json_lines(text)
-        first = text.partition("\n")[0]
-        delimiter = delimiter_of(first, config.columns)
-        lines = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
-        return [(lines.line_num, line) for line in lines if any(line)]
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"data.file={config.file} is not in UTF-8: save it again as “CSV UTF-8”"
-        ) from None
-    except (OSError, csv.Error, ValueError) as error:
-        raise ValueError(f"data.file={config.file} cannot be read as a table: {error}") from None
-
-
-def delimiter_of(first: str, columns: Sequence[str] | None) -> str:
-    """Return what separates the cells of the `first` line, which has these columns if known."""
-    for delimiter in ",;\t ":
-        if columns and first.count(delimiter) == len(columns) - 1:
-            return delimiter
-    # Spreadsheets of many countries separate cells by semicolons; lists have only spaces.
-    delimiter = max(",;\t", key=first.count)
-    return delimiter if delimiter in first else " "
-
-
-def json_lines(text: str) -> Lines:
-    """Return the keys of JSON objects, in an array or one a line, and the objects as lines."""
-    if text.lstrip().startswith("["):
-        records = list(enumerate(json.loads(text), start=1))
-    else:
-        lines = enumerate(text.split("\n"), start=1)
-        records = [(number, json.loads(line)) for number, line in lines if line.strip()]
-    if not all(isinstance(each, dict) for _, each in records):
-        raise ValueError('each line must be an object, such as {"path": "1.jpg", "label": "cat"}')
-    keys = list(dict.fromkeys(chain.from_iterable(each for _, each in records)))
-    return [(0, keys), *((n, [in_cell(key, each.get(key)) for key in keys]) for n, each in records)]
-
-
-def in_cell(key: str, value: object) -> str:
-    """Return a value of a JSON object as a cell; a list becomes tags."""
-    if isinstance(value, list | dict) and folded(key) in COLUMN_NAMES["label"]:
-        raise ValueError(f"{key} must be one class; a list of tags must have the key tags")
-    if isinstance(value, list):
-        return "|".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
-    """Return the place of each usual column; of columns with one name, the first."""
-    names = [folded(header) for header in headers]
-    named = COLUMN_NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
-    columns = {
-        column: names.index(name)
-        for column, usual in named.items()
-        for name in reversed(usual)
-        if name in names
-    }
-    if "tags" in columns:
-        columns.pop("label", None)
-    return columns
-
-
-def require_columns(headers: Sequence[str], found: Columns, config: TableConfig) -> None:
-    """Raise ValueError, with all headers, if a column is missing; `found` has the usual columns."""
-    needed = ("path", "tags" if "tags" in found else "label")
-    if missing := [name for name in needed if name not in found]:
-        usual = {place: name for name, place in found.items()}
-        names = (usual.get(place) or re.sub(r"\W", "_", n) for place, n in enumerate(headers))
-        raise ValueError(
-            f"{config.file} has no column {' and no column '.join(missing)}: its first line is "
-            f"{listed(headers) or 'empty'}. Add 'data.columns=[{','.join(names)}]' with "
-            f"{' and '.join(missing)} in the right place, or let all other columns hold 1 and 0, "
-            "for one class each"
-        )
-    if config.group_by not in (None, TableConfig.group_by) and "group" not in found:
-        raise ValueError(f"{config.file} has no column {config.group_by} (data.group_by)")
-
-
-# The cells of a column that holds whether an image is of a class.
-MARKS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(
-    ("0", "0.0", "-1", "-1.0", "false", "no"), False
-)
-
-
-def mark_in(cell: str) -> bool | None:
-    """Return whether an image is of a class, or None for a cell that does not hold this."""
-    return MARKS.get(cell.strip().lower())
-
-
-def is_mark_of_split(header: str) -> bool:
-    """Return True for names such as is_train."""
-    return header.lower().startswith("is_") and split_of(header[3:]) is not None
-
-
-def label_column(others: Columns, rows: Sequence[Sequence[str]]) -> tuple[str, list[str]] | None:
-    """Return the name, label or tags, and the cells of the column that `others` stand for.
-
-    A single column is the label if its values occur at least twice on average and do not all name
-    splits. Several columns stand for one class each if all their cells are MARKS: they give a label
-    if each row has exactly one class, otherwise tags. In all other cases, return None.
-    """
-    places = [*others.values()]
-    values = {row[place] for row in rows for place in places}
-    if len(places) == 1 and 2 * len(values) <= len(rows) and not all(map(split_of, values)):
-        return "label", [row[places[0]] for row in rows]
-    if len(places) < 2 or None in map(mark_in, values):
-        return None
-    if any(map(is_mark_of_split, others)):
-        return None
-    marked = [[name for name, place in others.items() if mark_in(row[place])] for row in rows]
-    kind = "label" if all(len(names) == 1 for names in marked) else "tags"
-    return kind, ["|".join(names) for names in marked]
-
-
-def check_others(
-    headers: Sequence[str],
-    others: Columns,
-    rows: Sequence[Sequence[str]],
-    columns: Columns,
-    config: TableConfig,
-) -> None:
-    """Log the headers of the columns that are not used, `others`.
-
-    Raise ValueError if no column split is used, but one of them has a header such as is_train, a
-    first cell that names a split, or cells that name several.
-    """
-    splits = []
-    for header, place in others.items():
-        named = {split_of(row[place]) for row in rows} - {None}
-        if split_of(rows[0][place]) or len(named) > 1 or is_mark_of_split(header):
-            splits.append(f"{header} ({rows[0][place]})")
-    if splits and "split" not in columns:
-        raise ValueError(
-            f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
-            "and write train, val or test, or delete it"
-        )
-    used = listed([headers[place] for place in columns.values()])
-    logger.info(f"{config.file}: columns {used}; not used: {listed([*others])}")

@@ -18,7 +18,8 @@ from vit_train.base.reading import read_object
 from vit_train.base.text import markdown_cell, reason, render
 from vit_train.config.tools import ExportConfig
 from vit_train.data.batches import Normalize
-from vit_train.interop.formats import FORMATS_BY_NAME, Exportable, Format, Predictor, exportable
+from vit_train.interop.exportable import Exportable, exportable
+from vit_train.interop.formats import FORMATS_BY_NAME, Format, Predictor
 from vit_train.model.build import parameter_count
 from vit_train.trained.folder import run_folder, summary_file
 from vit_train.trained.images import evaluated_images

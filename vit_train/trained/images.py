@@ -24,6 +24,7 @@ from vit_train.config.data import (
 )
 from vit_train.config.fields import as_setting, chosen
 from vit_train.config.tools import EvalDataConfig
+from vit_train.data.columns import table_rows
 from vit_train.data.dataset import (
     Dataset,
     ImageSet,
@@ -36,7 +37,6 @@ from vit_train.data.decisions import relabeled
 from vit_train.data.files import Trees, by_split, listed_name
 from vit_train.data.folder import find_trees, image_set, label_tensor, load_part, reread
 from vit_train.data.splits import hold_out, make_splits, sample, subset
-from vit_train.data.tables import table_rows
 from vit_train.tasks import require_labels
 from vit_train.trained.folder import is_builtin, run_folder
 from vit_train.trained.model import Meta
