@@ -18,11 +18,13 @@ from vit_train.config.tasks import ClassifyConfig
 from vit_train.data.dataset import load_dataset
 from vit_train.interop.layouts import PLAIN
 from vit_train.loop.compile import GraphedStep, compiles
-from vit_train.loop.device import choose_algorithms, keep_freed_memory, pick_device
-from vit_train.loop.distributed import ALONE
-from vit_train.loop.precision import (
+from vit_train.loop.device import (
+    choose_algorithms,
+    keep_freed_memory,
+    pick_device,
     pick_precision,
 )
+from vit_train.loop.distributed import ALONE
 from vit_train.loop.trainer import Callback, Trainer
 from vit_train.model import products
 from vit_train.run.reports import TensorBoard

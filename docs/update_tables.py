@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit_train.base.text import markdown_cell
-from vit_train.evaluate.results import columns, common_measure, each_once, read_groups
+from vit_train.evaluate.cells import columns, common_measure, each_once
+from vit_train.evaluate.results import read_groups
 from vit_train.evaluate.summaries import Group
 
 TABLE = re.compile(r"(<!-- vit-results ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -31,7 +31,7 @@ from vit_train.config.model import MODEL_CONFIGS
 from vit_train.config.training import OPTIM_CONFIGS
 from vit_train.figures import images
 from vit_train.figures.measures import FIGURES, NUMBERS
-from vit_train.loop import precision
+from vit_train.loop import device
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.loop.trainer import CALLBACKS
 from vit_train.model.attention import ATTENTIONS
@@ -39,7 +39,7 @@ from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.positions import POSITIONS
 from vit_train.trained import folder as folders
 
-IMAGE_SECONDS = precision.image_seconds  # which tests replace
+IMAGE_SECONDS = device.image_seconds  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 
 
@@ -193,7 +193,7 @@ def measured(speedup: float) -> dict[str, float]:
 @pytest.fixture(autouse=True)
 def a_cpu_that_is_slow_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run says, and how it is evaluated, is the same whichever CPU the tests run on."""
-    monkeypatch.setattr(precision, "image_seconds", lambda model, inputs: measured(0.5))
+    monkeypatch.setattr(device, "image_seconds", lambda model, inputs: measured(0.5))
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from vit_train.config.model import ModelConfig
 from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.config.training import AdamWConfig, LoopConfig
+from vit_train.loop.device import Precision
 from vit_train.loop.objective import Objective
-from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Callback, Trainer
 from vit_train.run.train import train_epochs
 from vit_train.tasks.classify import Classify

@@ -19,7 +19,7 @@ from vit_train.data.splits import sample
 from vit_train.explain import explainer
 from vit_train.explain.attribution import deletion_orders, pointing_hits
 from vit_train.explain.explainer import Explainer, decoder_figures, masked, most_central
-from vit_train.loop.precision import Precision
+from vit_train.loop.device import Precision
 from vit_train.model import build as building
 from vit_train.model.build import build
 from vit_train.model.vit import VisionTransformer

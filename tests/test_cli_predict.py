@@ -35,8 +35,8 @@ from vit_train.data.files import NAMED_FORMATS
 from vit_train.evaluate import measuring
 from vit_train.evaluate.predict import calibration_line
 from vit_train.figures.images import Labeled
-from vit_train.loop import precision
-from vit_train.loop.precision import Precision
+from vit_train.loop import device
+from vit_train.loop.device import Precision
 from vit_train.trained.model import Trained
 
 CLASSES = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
@@ -405,5 +405,5 @@ def test_predictions_have_the_precision_of_training_where_the_cpu_is_fast_in_it(
 ) -> None:
     model, meta = vit_train.load("builtin:cifar10")
     trained = Trained(model, replace(meta, config=replace(meta.config, precision=stored)))
-    monkeypatch.setattr(precision, "image_seconds", lambda *_: measured(speedup))
+    monkeypatch.setattr(device, "image_seconds", lambda *_: measured(speedup))
     assert trained.precision == Precision(used, torch.device("cpu"))

@@ -13,15 +13,15 @@ from test_docs import ROOT, anchors
 
 from benchmarks.turn import composed
 from vit_train.config.run import CONF_DIR, TrainConfig
-from vit_train.evaluate.results import (
+from vit_train.evaluate.cells import (
     ACCURACY,
     each_once,
     machine_fact,
     minutes,
-    read_groups,
     short_commit,
     tflop,
 )
+from vit_train.evaluate.results import read_groups
 from vit_train.tasks import count_flops, make_task
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))

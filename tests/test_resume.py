@@ -32,7 +32,7 @@ from vit_train.config.run import (
     with_defaults,
 )
 from vit_train.evaluate.summaries import settings_of
-from vit_train.loop import precision, workers
+from vit_train.loop import device, workers
 from vit_train.loop.state import Best
 from vit_train.run import folder as run_folder
 from vit_train.run import saver as checkpoint_manager
@@ -219,7 +219,7 @@ def test_a_run_keeps_its_precision_on_another_machine(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as there:
-        there.setattr(precision, "image_seconds", lambda *_: measured(2.0))
+        there.setattr(device, "image_seconds", lambda *_: measured(2.0))
         begin = ["vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
         run.says("bf16 on", *begin)
     run.says("bf16 on", "vit-train", "resume=run")

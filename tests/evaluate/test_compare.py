@@ -8,13 +8,12 @@ import pytest
 from conftest import SMALL, Run, SmallRun, csv_rows
 from scipy import stats
 
+from vit_train.evaluate.cells import interval_cell, seconds_in_steps
 from vit_train.evaluate.differences import LAST_LOOK, Difference, find_baseline
 from vit_train.evaluate.results import (
     draw_groups,
     gather_results,
-    interval_cell,
     latex_cell,
-    seconds_in_steps,
     short_rows,
     table,
     text_table,

@@ -39,8 +39,8 @@ from vit_train.evaluate.measuring import (
 from vit_train.evaluate.pages import evaluation_page, image_as_webp
 from vit_train.evaluate.predict import tag_rows
 from vit_train.figures.measures import class_reports, result_dict
+from vit_train.loop.device import Precision
 from vit_train.loop.metrics import Classification, Evaluation, Paired, Predictions, Z
-from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import Tagging, TagPredictions
 from vit_train.trained.load import load
 

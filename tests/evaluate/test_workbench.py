@@ -16,9 +16,8 @@ from test_evaluation import Page
 
 from vit_train.config.data import FolderConfig
 from vit_train.data.decisions import read_decisions
-from vit_train.evaluate import workbench
-from vit_train.evaluate.pages import photo_webp
-from vit_train.evaluate.workbench import cell, write_workbench
+from vit_train.evaluate import pages
+from vit_train.evaluate.pages import cell, photo_webp, write_workbench
 
 NAMES = ["cat/1.png", 'cat/a,"b".png', "=dog/1;+2.png", "dog/<b>&'é.png", "dog/5.png"]
 CLASSES = ["cat", "dog", "</script><b>", "=cow"]
@@ -58,7 +57,7 @@ def test_photos_keep_their_proportions_and_are_turned_as_they_are_seen(tmp_path:
     sizes = {}
     for name in ("a.jpg", "b.png"):
         shown = tmp_path / "shown.webp"
-        shown.write_bytes(photo_webp(tmp_path / name, workbench.PHOTO_SIDE))
+        shown.write_bytes(photo_webp(tmp_path / name, pages.PHOTO_SIDE))
         with Image.open(shown) as image:
             sizes[name] = image.size
     assert sizes == {"a.jpg": (96, 384), "b.png": (10, 20)}
@@ -67,7 +66,7 @@ def test_photos_keep_their_proportions_and_are_turned_as_they_are_seen(tmp_path:
 def test_a_page_has_the_first_photos_that_are_not_yet_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(workbench, "MOST_CASES", 3)
+    monkeypatch.setattr(pages, "MOST_CASES", 3)
     write_images(tmp_path, [f"{number}.png" for number in range(9)])
     photos = [(f"{number}.png", "a", "why", "") for number in range(9)]
     file = tmp_path / "decisions.csv"

@@ -18,7 +18,7 @@ from vit_train.data import batches
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.loop.compile import WARM_UP, GraphedStep, compile_batch
-from vit_train.loop.precision import Precision
+from vit_train.loop.device import Precision
 from vit_train.loop.trainer import Trainer
 from vit_train.tasks import make_task
 

@@ -34,9 +34,9 @@ from vit_train.config.tasks import (
 from vit_train.config.training import AdamWConfig, LoopConfig, MuonConfig, OptimConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.loop.device import Precision
 from vit_train.loop.objective import TrainLoader
 from vit_train.loop.optimizers import Optimizers
-from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Trainer
 from vit_train.model.build import on_meta
 from vit_train.model.layers import Head

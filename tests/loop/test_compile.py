@@ -21,7 +21,7 @@ from vit_train.data import policies as operations
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.loop.compile import GraphedStep, compile_batch, compile_model, packed
-from vit_train.loop.precision import Precision
+from vit_train.loop.device import Precision
 from vit_train.model.vit import VisionTransformer
 from vit_train.tasks.classify import Classify
 

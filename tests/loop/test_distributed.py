@@ -27,8 +27,8 @@ from vit_train.data import decode
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics, load_dataset
 from vit_train.loop import distributed
+from vit_train.loop.device import Precision
 from vit_train.loop.distributed import ALONE, Processes, join_processes, leave_processes
-from vit_train.loop.precision import Precision
 from vit_train.loop.trainer import Trainer
 from vit_train.run.train import train_epochs
 from vit_train.tasks.classify import Classify

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import (
 from vit_train.config.fields import builder
 from vit_train.config.model import ViTConfig
 from vit_train.config.training import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
+from vit_train.loop.device import Precision
 from vit_train.loop.optimizers import (
     Muon,
     Optimizer,
@@ -30,7 +31,6 @@ from vit_train.loop.optimizers import (
     newton_schulz,
     rate_scales,
 )
-from vit_train.loop.precision import Precision
 from vit_train.loop.schedule import learning_rate
 from vit_train.loop.state import Start
 from vit_train.loop.workers import Workers

@@ -10,8 +10,8 @@ from conftest import IMAGE_SECONDS, measured
 from torch import nn
 
 from vit_train.config.model import ModelConfig, ResNetConfig, ViTConfig
-from vit_train.loop import precision as module
-from vit_train.loop.precision import (
+from vit_train.loop import device as module
+from vit_train.loop.device import (
     Precision,
     pick_precision,
 )

@@ -8,7 +8,7 @@ from torch import nn
 from vit_train.config.model import ViTConfig
 from vit_train.config.tasks import ClassifyConfig
 from vit_train.loop import workers as module
-from vit_train.loop.precision import Precision
+from vit_train.loop.device import Precision
 from vit_train.loop.workers import Workers, make_workers
 from vit_train.model.vit import VisionTransformer
 from vit_train.tasks.classify import Classify

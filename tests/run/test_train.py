@@ -29,7 +29,7 @@ from vit_train.config.training import AdamWConfig, LoopConfig
 from vit_train.data.dataset import Dataset, load_dataset
 from vit_train.data.shapes import load_shapes
 from vit_train.data.splits import make_splits
-from vit_train.loop import precision, schedule
+from vit_train.loop import device, schedule
 from vit_train.loop.distributed import ALONE, Processes
 from vit_train.loop.metrics import wilson_interval
 from vit_train.model.build import build
@@ -226,7 +226,7 @@ def test_the_precision_is_as_set_or_the_fastest_and_the_speedup_is_noted(
     speedup: float,
 ) -> None:
     few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    monkeypatch.setattr(precision, "image_seconds", lambda *_: measured(speedup))
+    monkeypatch.setattr(device, "image_seconds", lambda *_: measured(speedup))
     outcome = run.says(f", {used or best} on cpu", "vit-train", *few)
     assert ("on cpu, less than a minute" in outcome.said) == (not used)
     summary = read_json(Path("run/summary.json"))
@@ -255,7 +255,7 @@ def test_the_expected_time_is_that_of_all_passes() -> None:
     """Of 54 training and 6 validation images in each epoch, and of two tests on 20."""
     run = parts()
     assert run.flops
-    seconds, cores = run.precision.image_seconds, precision.CORES
+    seconds, cores = run.precision.image_seconds, device.CORES
     epochs = run.config.train.num_epochs
     forward = (6 * epochs + 2 * 20) * run.flops.forward / run.flops.training
     trained = len(run.image_batches) * run.image_batches.batch_size * epochs
@@ -357,10 +357,10 @@ def test_several_processes_agree_on_one_precision(monkeypatch: pytest.MonkeyPatc
     class Several(Processes):
         def broadcast(self, content: Any) -> Any:
             said.append(content)
-            return precision.Precision("bf16", torch.device("cpu"))
+            return device.Precision("bf16", torch.device("cpu"))
 
     for rank, own in ((0, "bf16"), (1, "fp32")):
-        monkeypatch.setattr(precision, "image_seconds", lambda *_, r=rank: measured(2 - 1.5 * r))
+        monkeypatch.setattr(device, "image_seconds", lambda *_, r=rank: measured(2 - 1.5 * r))
         run = parts(processes=Several(rank, count=2))
         assert (run.precision.name, run.config.precision, said.pop().name) == ("bf16", "bf16", own)
 

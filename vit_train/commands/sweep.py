@@ -145,8 +145,9 @@ def run_until_decided(
     the sweep's folder, or None if a job failed or was stopped. Raise ValueError unless the sweep
     has exactly two combinations of settings, which have the same validation images.
     """
+    from vit_train.evaluate.cells import common_measure
     from vit_train.evaluate.differences import LAST_LOOK, difference
-    from vit_train.evaluate.results import common_measure, read_groups
+    from vit_train.evaluate.results import read_groups
 
     rest = [each for each in flags.overrides if each != AUTO]
     combinations = math.prod(

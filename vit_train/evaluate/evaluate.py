@@ -30,10 +30,9 @@ from vit_train.evaluate.measuring import (
     robustness,
     save_calibration,
 )
-from vit_train.evaluate.pages import evaluation_page
+from vit_train.evaluate.pages import evaluation_page, write_workbench
 from vit_train.evaluate.predict import class_rows, tag_rows
 from vit_train.evaluate.summaries import Json, read_curve, validated_on
-from vit_train.evaluate.workbench import write_workbench
 from vit_train.explain.explainer import Explainer, true_classes
 from vit_train.figures.charts import Figure, curves, draw_robustness, save
 from vit_train.figures.images import (
@@ -44,8 +43,8 @@ from vit_train.figures.images import (
     highest,
 )
 from vit_train.figures.measures import figures, result_dict, result_line
+from vit_train.loop.device import Precision
 from vit_train.loop.metrics import Classification, Evaluation
-from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import Tagging
 from vit_train.model.vit import encoder_of
 from vit_train.trained.folder import (

@@ -22,6 +22,7 @@ from vit_train.figures.measures import (
     result_dict,
     result_line,
 )
+from vit_train.loop.device import Precision
 from vit_train.loop.metrics import (
     ALPHA,
     Classification,
@@ -35,7 +36,6 @@ from vit_train.loop.metrics import (
     of_label,
 )
 from vit_train.loop.objective import evaluate
-from vit_train.loop.precision import Precision
 from vit_train.loop.tagging import THRESHOLD, Tagging, TagPredictions, average_f1, f1
 from vit_train.loop.workers import make_workers
 from vit_train.trained.folder import calibration_file

@@ -17,8 +17,8 @@ from vit_train.data.dataset import ImageSet, load_dataset
 from vit_train.data.files import bulleted
 from vit_train.data.splits import make_splits
 from vit_train.evaluate.measuring import measure
+from vit_train.evaluate.pages import write_workbench
 from vit_train.evaluate.summaries import read_summaries
-from vit_train.evaluate.workbench import write_workbench
 from vit_train.figures.charts import save
 from vit_train.figures.images import captioned, draw_sheet, highest
 from vit_train.loop.metrics import Floats, Integers, of_label

@@ -25,8 +25,8 @@ from vit_train.explain.attribution import (
 )
 from vit_train.figures.charts import Figure
 from vit_train.figures.images import draw_distances, draw_filters, draw_maps
+from vit_train.loop.device import Precision
 from vit_train.loop.metrics import Paired, wilson_interval
-from vit_train.loop.precision import Precision
 from vit_train.model.attention import attention_of
 from vit_train.model.autoencoder import Autoregressor, EncoderDecoder
 from vit_train.model.build import images_at_once

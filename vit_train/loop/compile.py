@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from vit_train.base.log import logger
 from vit_train.base.text import reason
+from vit_train.loop.device import Precision, trained_weights
 from vit_train.loop.objective import Batch, Objective
-from vit_train.loop.precision import Precision, trained_weights
 
 # The most models that one process compiles; PyTorch's limit on recompilations is set to the same.
 MOST_MODELS = 256

@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from vit_train.loop.device import Precision
 from vit_train.loop.distributed import ALONE, Processes
 from vit_train.loop.metrics import Evaluation
-from vit_train.loop.precision import Precision
 from vit_train.loop.workers import ONE_WORKER, Workers
 
 # In training, the model itself; in evaluation, its `forward`, which is never compiled.

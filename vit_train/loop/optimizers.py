@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.config.training import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
-from vit_train.loop.precision import Precision, trained_weights
+from vit_train.loop.device import Precision, trained_weights
 from vit_train.loop.workers import ONE_WORKER, Workers
 
 

@@ -21,11 +21,11 @@ from vit_train.loop.compile import (
     compile_model,
     compiles,
 )
+from vit_train.loop.device import Precision, trained_weights
 from vit_train.loop.distributed import ALONE, Processes, joined_sums
 from vit_train.loop.metrics import Evaluation
 from vit_train.loop.objective import Batch, Objective, TrainLoader, evaluate, outputs_of
 from vit_train.loop.optimizers import Optimizers, rate_scales
-from vit_train.loop.precision import Precision, trained_weights
 from vit_train.loop.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.loop.state import Averages, Best, WeightAverage
 from vit_train.loop.workers import make_workers

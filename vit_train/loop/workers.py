@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from vit_train.loop.precision import CORES, Precision, batch_norms
+from vit_train.loop.device import CORES, Precision, batch_norms
 
 # Images per micro-batch on a CPU: few enough for the activations to stay in the cache, and enough
 # for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and 65 and

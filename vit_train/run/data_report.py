@@ -22,7 +22,7 @@ from vit_train.data.dataset import Dataset, ImageSet, load_dataset, resize
 from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.files import IMAGE_FORMATS, bulleted
 from vit_train.data.splits import make_splits
-from vit_train.evaluate.workbench import Photo, write_workbench
+from vit_train.evaluate.pages import Photo, write_workbench
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.images import Labeled, cut_to_fit, draw_sheet, name_line
 from vit_train.trained.folder import run_at

@@ -25,10 +25,10 @@ from vit_train.config.tasks import DistillConfig, LabelsConfig
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.data.dataset import DataFacts, ImageSet, load_dataset
 from vit_train.data.splits import sample
+from vit_train.loop.device import CORES, Precision, pick_precision
 from vit_train.loop.distributed import Processes
 from vit_train.loop.metrics import is_uneven
 from vit_train.loop.objective import TrainLoader
-from vit_train.loop.precision import CORES, Precision, pick_precision
 from vit_train.loop.schedule import SCHEDULES
 from vit_train.model.build import attention_gradient_bytes
 from vit_train.model.cnn import FastCnn

@@ -20,14 +20,16 @@ from vit_train.base.reading import read_object
 from vit_train.base.text import counted
 from vit_train.config.run import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.loop.compile import compiles
-from vit_train.loop.device import choose_algorithms, keep_freed_memory, pick_device
+from vit_train.loop.device import (
+    batch_norms,
+    choose_algorithms,
+    keep_freed_memory,
+    pick_device,
+    require_precision,
+)
 from vit_train.loop.distributed import join_processes, leave_processes
 from vit_train.loop.metrics import Results
 from vit_train.loop.objective import Batch
-from vit_train.loop.precision import (
-    batch_norms,
-    require_precision,
-)
 from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
 from vit_train.run.earlier import Earlier, read_earlier

@@ -14,8 +14,8 @@ from vit_train.config.run import TrainConfig
 from vit_train.config.tasks import DistillConfig, TaskConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import DataFacts, Dataset
+from vit_train.loop.device import batch_norms
 from vit_train.loop.distributed import Processes
-from vit_train.loop.precision import batch_norms
 from vit_train.model.build import on_meta, require_model_fits
 from vit_train.model.layers import Dropout
 from vit_train.model.positions import resize_positions

@@ -20,8 +20,8 @@ from vit_train.config.run import TrainConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import ImagesOnDisk, Seen, Statistics
 from vit_train.data.decode import BrokenImage, Reading, decoding, fit_image, read_image
+from vit_train.loop.device import Precision, pick_precision
 from vit_train.loop.objective import outputs, without_gradients
-from vit_train.loop.precision import Precision, pick_precision
 from vit_train.loop.tagging import THRESHOLD
 from vit_train.loop.workers import make_workers
 from vit_train.model.build import forward_bytes, parameter_count
