@@ -120,6 +120,8 @@ class Trainer:
         on_gpu = device.type == "cuda"
         if on_gpu:
             gc.collect()  # an earlier run's graphs: destroying one later would invalidate a capture
+        for parameter in model.parameters():  # fused optimizers pair elements by place in memory
+            parameter.data = parameter.data.contiguous()  # as the gradients are
         self.model = model
         self.objective = objective
         self.train_loader = train_loader
@@ -209,7 +211,6 @@ class Trainer:
 
     def draws(self) -> Iterator[tuple[Tensor, ...]]:
         """Begin or continue this epoch: yield the draws of its remaining batches."""
-        self.evaluating = False
         self.set_epoch(self.epoch)
         return self.train_loader.draws(self.epoch, self.batch)
 
@@ -355,7 +356,7 @@ class Trainer:
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on a split; every process gets the result for the whole split."""
         self.evaluating = True
-        return evaluate(
+        result = evaluate(
             model,
             self.objective,
             loader,
@@ -364,12 +365,14 @@ class Trainer:
             self.processes,
             self.graphed_outputs if model is self.eval_model else None,
         )
+        self.evaluating = False
+        return result
 
     @property
     def finished(self) -> bool:
         """Return True after the last epoch, or after `patience` epochs without improvement."""
         impatient = self.loop.patience is not None and self.waited >= self.loop.patience
-        return impatient or self.epoch == self.last_epoch
+        return impatient or self.epoch >= self.last_epoch
 
     @property
     def waited(self) -> int:
