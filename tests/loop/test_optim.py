@@ -85,8 +85,8 @@ def test_a_schedule_is_that_of_pytorch(
 
 def test_a_rate_that_changes_with_every_epoch_warms_up_by_epochs() -> None:
     warm = AdamWConfig(lr=0.3, warmup_epochs=3, lr_every="epoch")
-    rates = [learning_rate(step, warm, 5, 6, Start(9, 45, lr=0.0)) for step in range(44, 65, 5)]
-    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
+    rates = [learning_rate(step, warm, 5, 6, Start(9, 45, lr=0.0)) for step in range(45, 65, 5)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.3])
 
 
 def test_wsd_is_constant_and_decays_in_the_last_fifth() -> None:
@@ -126,8 +126,6 @@ def test_a_warm_up_takes_whole_steps(warmup: float, steps: int, epochs: int, exp
 
 def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
     config, start = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2), Start(7, 40, lr=0.3)
-    assert learning_rate(39, config, 5, 10, start) == 0.3  # before its first step
-    assert learning_rate(-1, AdamWConfig(lr=1.0, warmup_epochs=0), 5, 10) == 0
     rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
     assert rates[:10] == pytest.approx([0.3 + 0.07 * (i + 1) for i in range(10)])
     assert rates[10:] == [learning_rate(step, config, 5, 10) for step in range(10, 51)]
@@ -334,5 +332,5 @@ def test_missing_moments_are_refused() -> None:
     weight = nn.Parameter(torch.ones(4, 4))
     optimizers = Optimizers([Muon({weight: 1}, 0.1, 0.9, 0.0)], [weight], {})
     optimizers.restore([[{"momentum_buffer": torch.ones(4, 4)}]])
-    with pytest.raises(ValueError, match="belong to a different optimizer"):
+    with pytest.raises(ValueError, match="moments none, but Muon has momentum_buffer"):
         optimizers.restore([[{}]])

@@ -76,6 +76,8 @@ def test_which_models_train_in_micro_batches_and_threads(
     monkeypatch.setattr(module, "CORES", 8)
     vit = VisionTransformer(ViTConfig(embed_dim=16, depth=2))
     random = nn.Sequential(nn.Dropout(0.1))
+    pooling = nn.Module()
+    pooling.p = nn.Parameter(torch.ones(2))  # an exponent, not a rate of dropout
 
     def shape(
         model: nn.Module, device: torch.device, *arguments: object, precision: str = "fp32"
@@ -92,7 +94,7 @@ def test_which_models_train_in_micro_batches_and_threads(
     assert shape(dropped, CPU, 256) == (16, 8)
     assert shape(dropped, CPU, 256, None, True) == (16, 1)  # compiled, it draws as PyTorch does
     assert shape(random, CPU, 256) == (16, 1)  # threads would draw in any order
-    assert shape(random.eval(), CPU, 256) == (16, 8)
+    assert shape(random.eval(), CPU, 256) == shape(pooling, CPU, 256) == (16, 8)
     assert shape(nn.BatchNorm2d(3), CPU, 256, 8) == (None, 1)  # needs the whole batch
     assert shape(vit, torch.device("cuda"), 256) == (None, 1)
 

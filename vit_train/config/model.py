@@ -162,7 +162,7 @@ class ViTConfig(ModelConfig):
     )
     dropout: float = setting(
         0.0,
-        "Dropout after the positions and after all linear layers, except those that make "
+        "Dropout after the encoder's positions and all linear layers, except those that make "
         "queries, keys, values and logits.",
         at_least=0,
         below=1,
@@ -179,8 +179,8 @@ class ViTConfig(ModelConfig):
     )
     patch_dropout: float = setting(
         0.0,
-        "PatchDropout: share of each training image's patches that a classifier does not see. "
-        "0.5 about halves the time.",
+        "PatchDropout: share of each training image's patches that a classifier does not see; "
+        "other tasks ignore it. 0.5 about halves the time.",
         at_least=0,
         below=1,
     )

@@ -335,8 +335,8 @@ def require_moments_of(
     # Muon has its moments from the start.
     if given.keys() != set(stated) and (given or parameter in optimizer.state):
         raise ValueError(
-            f"the optimizer moments in the checkpoint ({', '.join(given) or 'none'}) belong to a "
-            f"different optimizer: `moments` of {type(optimizer).__name__} are {', '.join(stated)}"
+            f"it has the optimizer moments {', '.join(given) or 'none'}, but "
+            f"{type(optimizer).__name__} has {', '.join(sorted(stated))}"
         )
     for name, moment in given.items():
         shape = torch.Size() if name == "step" else parameter.shape

@@ -45,8 +45,8 @@ def learning_rate(
         steps_per_epoch = 1
     total = steps_per_epoch * epochs
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
-    if step < warmup:  # also before the first step, which has number −1
-        return start.lr + (config.lr - start.lr) * (step + 1) / max(1, warmup)
+    if step < warmup:
+        return start.lr + (config.lr - start.lr) * (step + 1) / warmup
     done = min(1.0, (step - warmup) / (total - warmup))
     left = chosen(SCHEDULES, "optim.schedule", config.schedule)(done)
     return config.min_lr + (config.lr - config.min_lr) * left

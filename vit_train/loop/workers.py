@@ -27,7 +27,8 @@ def has_dropout(model: nn.Module, rate: str) -> bool:
 
     `rate` is the name of the modules' attribute: "rate" in this package, "p" in PyTorch.
     """
-    return any(getattr(module, rate, 0) for module in model.modules())
+    rates = (getattr(module, rate, 0) for module in model.modules())
+    return any(each for each in rates if isinstance(each, int | float))
 
 
 class Workers:
