@@ -246,7 +246,7 @@ TYPED = {
     "vit-train resume=run extend=run": "resume= and extend= cannot be combined",
     "vit-train resume=run hydra.run.dir=x": "hydra.run.dir= has no effect here",
     "vit-train hydra.sweep.dir=x": "that of a sweep (-m) with hydra.sweep.dir=",
-    "vit-train resume=run/config.yaml": "this file is not in a run's folder: name the run's folder",
+    "vit-train resume=run/config.yaml": "this is not a checkpoint in a run's checkpoints/: name",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
     "vit-eval ckpt=run data.root=run": "has no effect, because this run's images are generated",
     "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",

@@ -234,7 +234,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
     """Writing takes a tenth of a second, an epoch one."""
     now, written = 100.0, []
 
-    def save(path: Path, archive: bytes, keep: int) -> None:
+    def save(path: Path, archive: bytes, keep: int | None) -> None:
         nonlocal now
         now += 0.1
         save_archive(path, archive, keep)
@@ -288,10 +288,11 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
 ) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
     manager, trainer, _ = managed(tmp_path, keep=2)
+    save_archive(tmp_path / "best-1.safetensors", sample(epoch=0).to_bytes())  # the user's own copy
     for trainer.epoch in range(1, 5):
         manager.on_epoch(trainer, LOG, trainer.validated(1 / trainer.epoch))
     epochs = {each.stem: Checkpoint.load(each).epoch for each in tmp_path.iterdir()}
-    assert epochs == {"best": 4, "last": 4, "last-1": 3, "last-2": 2}
+    assert epochs == {"best": 4, "best-1": 0, "last": 4, "last-1": 3, "last-2": 2}
 
 
 def test_reports_are_on_the_disk_before_the_checkpoint_that_counts_them(
@@ -332,7 +333,7 @@ def test_best_weights_that_wait_for_their_writing_are_still_those_of_their_epoch
 ) -> None:
     """After a failure of the disk, or because it is not yet time to write."""
 
-    def full(path: Path, archive: bytes, keep: int) -> None:
+    def full(path: Path, archive: bytes, keep: int | None) -> None:
         if path.name == failing:
             raise OSError("No space left on device")
         save_archive(path, archive, keep)

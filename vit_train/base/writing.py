@@ -145,17 +145,19 @@ def lock(file: IO[Any], wait: bool) -> None:
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
-    """Write a file atomically, keep up to `keep` of its older versions, and delete all others.
+def save_archive(path: Path, archive: bytes, keep: int | None = None) -> None:
+    """Write a file atomically; keep up to `keep` older versions, and delete those beyond.
+
+    If `keep` is None, replace the file and leave all others.
 
     The older versions of last.safetensors are last-1.safetensors (the newest), last-2.safetensors
     and so on. If the process is killed just before the last rename, last.safetensors is missing,
     and last-1.safetensors is the newest version. If writing raises OSError, no file changes.
     """
     path.parent.mkdir(exist_ok=True)  # not its parents, so that no vanished mount is recreated
-    with replacing(path, keep) as file:
+    with replacing(path, keep or 0) as file:
         file.write(archive)
-    for old in generations(path)[keep + 1 :]:
+    for old in generations(path)[keep + 1 :] if keep is not None else ():
         old.unlink()
 
 

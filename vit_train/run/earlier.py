@@ -36,7 +36,7 @@ class Earlier:
     folder: Path | None = None
     # The file of the best epoch so far, and its content, because a run that is still training may
     # replace the file; None if there is no best epoch yet.
-    best: tuple[Path, bytes] | None = None
+    best: tuple[Path, Checkpoint] | None = None
 
     def words(self, config: TrainConfig) -> str:
         """Describe, for the log, the step from which training continues."""
@@ -121,7 +121,7 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
     return Earlier(state, [*state.extends, own], verb, folder, best)
 
 
-def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, tuple[Path, bytes] | None]:
+def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, tuple[Path, Checkpoint] | None]:
     """Return the `state` saved in `path`, and the file of its best epoch's checkpoint.
 
     If there is no such checkpoint beside `path`, forget the best epoch, because its weights are
@@ -132,12 +132,11 @@ def with_best(state: Checkpoint, path: Path) -> tuple[Checkpoint, tuple[Path, by
     epoch = state.best.epoch
     for each in (path.with_name(BEST), path.with_name(f"epoch-{epoch}.safetensors"), path):
         with contextlib.suppress(OSError, ValueError):
-            content = each.read_bytes()
             found = Checkpoint.load(each)
             if (found.epoch, found.batch) == (epoch, 0):
-                return state, (each, content)
+                return state, (each, found)
     logger.warning(
-        f"the best weights are lost: no intact checkpoint beside {path} has epoch {epoch}. "
+        f"the best weights are lost: no intact checkpoint beside {path} is of epoch {epoch}. "
         f"{BEST} will hold the best of the following epochs"
     )
     return replace(state, best=None), None
@@ -214,11 +213,6 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     if state.best:  # a fork may select by another metric
         best_by = trainer.objective.best_by
         trainer.best = replace(state.best, score=score(state.best.values, best_by))
-    if trainer.batch > len(trainer.train_loader) or trainer.epoch > trainer.last_epoch:
-        raise ValueError(
-            f"it was saved {state.batch} batches after epoch {state.epoch}, but this run has fewer "
-            "batches in an epoch, or fewer epochs"
-        )
     trainer.ready = time.perf_counter()
 
 

@@ -58,7 +58,7 @@ from vit_train.run.terminal import (
     warn_of_uneven_classes,
     without_same,
 )
-from vit_train.trained.checkpoint import Checkpoint, newest_intact
+from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -143,10 +143,12 @@ class RunFolder(RunFiles):
         self.extends = earlier.chain if earlier else []
         before = read_object(path / SUMMARY) if resumed else {}
         begun = typed(list[dict[str, Any]], before.get("extends", []), "extends")
-        if earlier and begun and begun[-1].get("fingerprint") != self.extends[-1].fingerprint:
+        known = [each.fingerprint for each in self.extends[-1:]]
+        if earlier and begun and begun[-1].get("fingerprint") not in known:
+            first = begun[-1].get("run")
             raise ValueError(
-                f"{earlier.folder} has changed since this run began from it: start a new run with "
-                f"{earlier.verb}={earlier.folder}"
+                f"{first} has changed since this run began from it, or the checkpoint is a copy of "
+                f"its own: use resume={path}, or start a new run from {first}"
             )
         # The command and its settings are those of the launch that began the run.
         self.command = str(before.get("command", launch.command))
@@ -157,6 +159,8 @@ class RunFolder(RunFiles):
             self.stages.append({key: before.get(key) for key in STAGE})
         # Not the name of the folder, which folders of different projects may share.
         self.record = str(before.get("record") or uuid4().hex)
+        # That of the first start, because a resumed run does not measure it again.
+        self.bf16_speedup = before.get("bf16_speedup") or run.precision.bf16_speedup
         self.code = saved_code(path) if resumed else registered_code()
         self.trackers = Trackers({})  # until the run is opened
         self.terminal = Terminal()
@@ -244,7 +248,8 @@ class RunFolder(RunFiles):
         self.summarize("running")
         self.flush()
         origin = self.earlier.words(self.run.config) if self.earlier else self.run.origin
-        logger.info(opening(self.run, self.path, origin))
+        is_part = self.earlier is not None and self.earlier.verb != "extend"
+        logger.info(opening(self.run, self.path, origin, is_part))
         advice = hint(self.requested, self.run, self.command)
         if advice and own_state is None and self.launch.chosen:  # only for a command line
             logger.info(advice)
@@ -266,7 +271,7 @@ class RunFolder(RunFiles):
             rows = read_table(earlier.folder / name).encode()[: earlier.state.written.get(name, 0)]
             write_text(self.csv.path, rows.decode())
         if earlier.best and earlier.best[0].absolute() != best.absolute():
-            save_archive(best, earlier.best[1])
+            save_archive(best, earlier.best[1].to_bytes())
 
     def close(self, trainer: Trainer, results: Results) -> None:
         """Write and log the results, the final summary and the next commands.
@@ -331,7 +336,6 @@ class RunFolder(RunFiles):
     def summarize(self, status: str, **results: Any) -> None:
         """Write summary.json: the run's status, origin, settings and `results`."""
         run = self.run
-        speedup = run.precision.bf16_speedup
         code = {name: sha256(each).hexdigest() for name, each in self.code.items()}
         here = {
             "commit": machine.commit(),
@@ -345,7 +349,7 @@ class RunFolder(RunFiles):
             "chosen": self.chosen,
             "date": machine.today(),
             **here,
-            "bf16_speedup": speedup and round(speedup, 2),
+            "bf16_speedup": self.bf16_speedup and round(self.bf16_speedup, 2),
             "fp32_products": products.fp32_library(),
             "earlier": [each for each in self.stages if each != here],
             "processes": run.processes.count,
@@ -376,8 +380,6 @@ class RunFolder(RunFiles):
                 self.summarize(status, reason=f"{type(error).__name__}: {reason(error)}")
 
     def advice(self) -> str:
-        if intact := newest_intact(self.path / CHECKPOINTS):
-            return f". {intact} is intact; resume with: {resume_command(intact)}"
         has_begun = (self.path / CONFIG).exists()
         return f". Resume with: {resume_command(self.path)}" if has_begun else ""
 

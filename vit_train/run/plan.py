@@ -10,7 +10,6 @@ from itertools import chain, count
 import torch
 
 from vit_train.base.log import logger
-from vit_train.base.text import counted
 from vit_train.config.run import with_settings
 from vit_train.loop.compile import WARM_UP, compiles
 from vit_train.loop.trainer import Trainer
@@ -70,7 +69,7 @@ def planned(run: Run) -> Run:
             f"min) and the final test ({test_seconds / 60:.2g} min): set a longer time, or a "
             "smaller data.train_subset or data.test_subset"
         )
-    logger.info(f"train.minutes={minutes:g}: time for {counted(epochs, 'epoch')}")
+    logger.info(f"train.minutes={minutes:g}: train.epochs={epochs}")
     return replace(run, config=with_settings(run.config, {"train.epochs": epochs}))
 
 

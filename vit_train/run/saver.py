@@ -125,9 +125,7 @@ class CheckpointManager(Callback):
         if self.config.keep_every and log.epoch % self.config.keep_every == 0:
             with self.tolerant():
                 self._save_best()
-                self._write(
-                    self.last_path.with_stem(f"epoch-{log.epoch}"), self.make(trainer), keep=0
-                )
+                self._write(self.last_path.with_stem(f"epoch-{log.epoch}"), self.make(trainer))
         if self.saving.is_due or trainer.finished:
             with self.tolerant(is_last=trainer.finished, is_epoch=True):
                 self._save(trainer)
@@ -169,9 +167,9 @@ class CheckpointManager(Callback):
         Other checkpoints refer to the best epoch, so write the best checkpoint first.
         """
         if self.unwritten_best is not None:
-            self._write(self.best_path, self.unwritten_best, keep=0)
+            self._write(self.best_path, self.unwritten_best)
             self.unwritten_best = None
 
-    def _write(self, path: Path, checkpoint: Checkpoint, keep: int) -> None:
+    def _write(self, path: Path, checkpoint: Checkpoint, keep: int | None = None) -> None:
         self.flush()
         save_archive(path, checkpoint.to_bytes(), keep)

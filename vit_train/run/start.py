@@ -239,7 +239,7 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
     known: dict[str, Any] = {"model.from_weights": True}
     if pretrained is not None:
         config = with_settings(config, {"model.norm_eps": vit.norm_eps or pretrained.config.eps})
-        found = shape_of(pretrained, config) | fine_tuning(config, pretrained)
+        found = shape_of(pretrained, config, vit) | fine_tuning(config, pretrained)
         found = {key: value for key, value in found.items() if is_default(config, key)}
         if found:
             logger.info(
@@ -250,12 +250,11 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
     return with_settings(config, known).settled()
 
 
-def shape_of(pretrained: "Pretrained", config: TrainConfig) -> dict[str, Any]:
+def shape_of(pretrained: "Pretrained", config: TrainConfig, vit: ViTConfig) -> dict[str, Any]:
     """Return the settings of the model's shape that differ from the pretrained weights.
 
     Without model.from_weights, return {}.
     """
-    vit = require_vit(config.model, "init_from=")
     if not vit.from_weights:
         return {}
     found = differences(pretrained.config, vit)

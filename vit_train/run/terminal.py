@@ -92,8 +92,11 @@ class Terminal(Callback):
         self.name_epoch(trainer)
 
 
-def opening(run: Run, path: Path, origin: str) -> str:
-    """Describe a run: its data, model, amount of work, folder `path`, and starting point."""
+def opening(run: Run, path: Path, origin: str, is_part: bool = False) -> str:
+    """Describe a run: its data, model, amount of work, folder `path`, and starting point.
+
+    `is_part` is True if a part of the work has already been done.
+    """
     sizes = run.data.sizes
     classes = run.data.facts.classes
     _, height, width = run.data.facts.image_shape
@@ -105,7 +108,7 @@ def opening(run: Run, path: Path, origin: str) -> str:
         f"validation, {counted(sizes['test'], 'test image')}, {height}×{width}{order}, "
         f"{counted(len(classes), 'tag' if run.data.train.has_tags else 'class')}",
         "model": f"{parameter_breakdown(run.model)}{cost}",
-        "work": work_line(run),
+        "work": work_line(run, is_part),
         "teacher": run.teacher.get("checkpoint", ""),
         "folder": str(path),
         "from": origin,
@@ -173,7 +176,7 @@ def warn_of_uneven_classes(run: Run) -> None:
 FEW_STEPS = 500
 
 
-def work_line(run: Run) -> str:
+def work_line(run: Run, is_part: bool) -> str:
     config = run.config
     epochs = config.train.num_epochs
     batches = run.image_batches
@@ -182,7 +185,7 @@ def work_line(run: Run) -> str:
     cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     advice = ""
-    is_random = not (config.init_from or config.extend or config.fork)
+    is_random = not (config.init_from or config.extend or is_part)
     if epochs * len(batches) < FEW_STEPS and is_random and config.model.name == "vit":
         planned = "train.minutes=null " if config.train.minutes else ""
         advice = (
@@ -190,7 +193,8 @@ def work_line(run: Run) -> str:
             f"{planned}train.epochs={-(-FEW_STEPS // len(batches))} or more"
         )
     expected = ""
-    if (needed := run.expected_seconds) is not None and not config.train.minutes:
+    needed = run.expected_seconds
+    if needed is not None and not (config.train.minutes or is_part):
         seconds = min(needed, 60 * (config.train.max_minutes or math.inf))
         number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
         word, whole = ("about", round) if seconds == needed else ("at most", math.ceil)

@@ -173,7 +173,8 @@ def describe_weights(
         parts.append(
             "images are normalized as for the pretrained model"
             if pretrained.statistics
-            else "the pretrained model's normalization is unknown: set data.mean= and data.std="
+            else "the pretrained model's normalization is unknown, so images are normalized by "
+            "their own mean and std; if you know it, set data.mean= and data.std="
         )
     if config.train.freeze:
         parts.append("the encoder stays frozen (train.freeze=encoder)")

@@ -184,10 +184,10 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
     named = path if path.is_file() else None
     folder = run_folder(named or path / LAST)
     if named and (folder.samefile(path.parent) or path.suffix != SUFFIX):
+        other = f". To start a new run from its weights, use init_from={path}"
         raise ValueError(
-            f"{key}={name}: this file is not in a run's folder: name the run's folder, or a "
-            f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights in this "
-            f"file, use init_from={path}"
+            f"{key}={name}: this is not a checkpoint in a run's {CHECKPOINTS}/: name one, or the "
+            f"run's folder{other if path.suffix == SUFFIX else ''}"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         runs = sorted(folder.glob(f"*/{CONFIG}"))

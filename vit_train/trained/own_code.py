@@ -56,9 +56,8 @@ def is_own_part(part: object) -> bool:
 def own_code(parts: Iterable[object] = ()) -> dict[str, bytes]:
     """Return the files of the user's own modules, by their names in a run's folder.
 
-    They are the modules that `own_modules` names and those that define `parts`, such as registered
-    classes, unless they belong to a library, with the own modules that they import from their
-    folder.
+    These are the modules that `own_modules` names and those that define `parts`, with the files
+    that they import from their own folder. Libraries are left out.
     """
     modules = [*map(sys.modules.get, own_modules()), *map(module_of, parts)]
     return dict(sorted(file for module in modules if module for file in sources(module).items()))
@@ -103,7 +102,7 @@ def imported(file: Path, source: bytes, root: Path) -> Iterator[Path]:
 
 def saved_code(run: Path) -> dict[str, bytes]:
     """Return the copies of own code in a run's folder, as `own_code` does."""
-    names = read_object(run / SUMMARY).get("code", {})  # runs that began in CODE may lie there, too
+    names = read_object(run / SUMMARY).get("code", {})  # CODE may also hold runs started in it
     files = {file.relative_to(run / CODE).as_posix(): file for file in run.glob(f"{CODE}/**/*.py")}
     return {name: files[name].read_bytes() for name in sorted(files) if name in names}
 
