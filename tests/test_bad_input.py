@@ -99,8 +99,8 @@ TRAIN = {
     "data.num_classes=1": "data.num_classes=1 must be at least",
     "data.num_classes=11": "data.num_classes=11 must be at least",
     # splits that are none
-    "data.cv_fold=0": "data.cv_fold=0, data.cv_folds=None: set data.cv_folds to",
-    "data.cv_folds=5": "data.cv_fold=None, data.cv_folds=5: set data.cv_folds to",
+    "data.cv_fold=0": "data.cv_fold=0, data.cv_folds=null: set data.cv_folds to",
+    "data.cv_folds=5": "data.cv_fold=null, data.cv_folds=5: set data.cv_folds to",
     "data.cv_folds=1 data.cv_fold=0": "data.cv_folds=1 must be at least 2",
     "data.cv_folds=5 data.cv_fold=-1": "data.cv_fold=-1 must be at least 0",
     "data.cv_folds=5 data.cv_fold=1 data.val=test": "instead of data.val=test",

@@ -199,6 +199,10 @@ def test_scans_of_12_bits_are_read_alike_in_training_evaluation_and_prediction(r
     ).said  # fmt: skip
     assert "no contrast" not in said
     run.says("100.00%", "vit-eval", "ckpt=run", "data.root=scans")
+    Image.fromarray(np.full((16, 16), 60_000, np.uint16)).save("scans/dim/faulty.tif")
+    Path("decisions.csv").write_text("path,what\ndim/faulty.tif,leave out\n", encoding="utf-8")
+    own = ["data=folder", "data.root=scans", "data.decisions=decisions.csv"]
+    run.says("4,095 is shown as white", "vit-data", *own)
     trained = vit_train.load("run")
     assert trained.meta.white_level == 4095
     # A scan of few bits alone would be brighter.

@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageEnhance
 
 from vit_train.data.files import NAMED_FORMATS
 from vit_train.run import data_report
-from vit_train.run.data_report import ALIKE, RANK, RATIO, SURE, THUMBNAIL, find_copies
+from vit_train.run.data_report import ALIKE, RANK, RATIO, SURE, THUMBNAIL, classified, find_copies
 
 SUFFIXES = ("jpe", "jfif", "avif", "jp2", "ppm", "pgm")
 
@@ -46,8 +46,9 @@ def test_the_faults_of_a_folder_are_found_and_no_others(run: Run) -> None:
             pair = {f"train/cat/{number}.png", f"{place}/{name}"}
             planted.add((f"one picture {kind[number]}", frozenset(pair)))
     Path("photos/test/dog/broken.png").write_bytes(b"not an image")
-    Image.new("RGB", (40, 40), (7, 7, 9)).save("photos/train/dog/=flat.png")
-    outcome = run.succeeds("vit-data", "data=folder", "data.root=photos", "data.val=none")
+    Image.new("RGB", (60, 40), (7, 7, 9)).save("photos/train/dog/=flat.png")
+    own = ["data=folder", "data.root=photos", "data.val=none", "data.fit=pad"]
+    outcome = run.succeeds("vit-data", *own)
     rows = csv_rows("data_report.csv")
     pairs = {(row["problem"], frozenset((row["image"], row["copy_image"]))) for row in rows}
     assert pairs == planted | {
@@ -58,7 +59,7 @@ def test_the_faults_of_a_folder_are_found_and_no_others(run: Run) -> None:
     for row in (["cat", "7", "6"], ["dog", "7", "6"], ["all", "14", "12"]):
         assert row in table
     for line in (
-        "train files: 48×32 to 96×64 pixels, median 96×64; 92.9% are not square",
+        "train files: 48×32 to 96×64 pixels, median 96×64; 100.0% are not square",
         "  - test/dog/broken.png: not a",
         "  - train/cat/2.png (train, cat) and test/cat/large.webp (test, cat)",
     ):
@@ -177,6 +178,10 @@ def test_small_copies_are_found_and_different_pictures_of_one_kind_are_none(run:
     assert len(pairs) >= 38 and all(len(names) == 1 for names in pairs), pairs
     with Image.open("found/all_copies.png") as sheet:
         assert sheet.width > 1000
+    run.succeeds("vit-data", "data.train_images=20", "data.test_images=10", "out=found/all.csv")
+    assert not Path("found/all_copies.png").exists()
+    twice = [("train", "a.png", label) for label in "xy"]  # by several rows of a table
+    assert classified([(0, 1, 1.0)], twice) == []
 
 
 def test_skipped_files_are_counted_once_and_listed(run: Run) -> None:

@@ -32,6 +32,7 @@ from vit_train.data.dataset import (
 )
 from vit_train.data.decode import (
     CROPPED,
+    FLAT,
     PADDING,
     BrokenImage,
     Reading,
@@ -357,6 +358,8 @@ def test_an_image_of_another_shape_is_seen_whole_if_it_is_not_cropped(
     expected = np.full((*size, 3), PADDING, float)
     expected[inside] = resized(*expected[inside].shape[:2])
     assert np.abs(padded - expected).max() < 1.1
+    flat = save(tmp_path / "flat.png", np.zeros((*shape, 3), np.uint8))
+    assert read_image(flat, Reading(size, "pad"))[1] == FLAT
 
 
 def test_the_center_is_cut_out(tmp_path: Path) -> None:

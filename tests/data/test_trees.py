@@ -32,11 +32,11 @@ def rows(columns: str, lines: Sequence[str]) -> str:
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_a_table_gives_the_images_of_the_folders_that_it_describes(separator: str) -> None:
-    """With its columns in any order, among others, and a mark of the byte order."""
+    """With its columns in any order, among others, a mark of the byte order, and white space."""
     lines = [
-        f"x,{name.split('/')[0]},{'test' if '5' in name else 'train'},{name}" for name in PHOTOS
+        f"x,{name.split('/')[0]},{'test' if '5' in name else 'train'},{name} " for name in PHOTOS
     ]
-    text = "\ufeff" + rows("note,label,split,path", lines).replace(",", separator)
+    text = "\ufeff\n" + rows("note,label,split,path", lines).replace(",", separator)
     data = load_dataset(table(text))
     folder = load_dataset(FolderConfig(root="photos", image_size=8, test_fraction=1e-9))
     assert data.classes == folder.classes == ("cat", "dog")
@@ -74,6 +74,7 @@ WRONG = {
     "path,label,is_train\ncat/0.png,cat,1\ncat/1.png,cat,0\n": "hold the split in",
     "path,tags\ncat/0.png,a,b\n": "line 2: there are more cells than columns",
     "cat/0.png,cat,x\ncat/1.png,cat,y\n": "no column label: .* cat/0.png, cat",
+    "cat/0.png,0,0\ncat/1.png,1,1\ndog/0.png,2,0\n": "no column label: .* is cat/0.png, 0, 0",
     "age,image_id,d x\n7,0,a\n": r"no column label: .*'data.columns=\[age,path,d_x\]' with label",
     "file_name,text\ncat/0.png,a cat\ndog/0.png,a dog\n": "no column label: ",
     "file_name,Usage\ncat/0.png,Training\ndog/0.png,Training\n": "no column label: ",
@@ -422,12 +423,15 @@ def test_groups_come_from_the_table_or_from_the_names_of_files() -> None:
     some = [f"{name},{name[:3]},{'twins' if name[-5] in '01' else ''}" for name in PHOTOS]
     twins = load_dataset(table(rows("path,label,group", some)))
     assert len({*twins.train.groups, *twins.test.groups}) == 9  # type: ignore[misc]
+    absolute = str(Path("photos/labels.csv").absolute())
+    elsewhere = load_dataset(table(rows("path,label,group", some), file=absolute, root="photos"))
+    assert elsewhere.fingerprint == twins.fingerprint
     for part, own in (
         ("train", rows("path,label,group", some[:9])),
         ("training", f"path,label\n{PHOTOS[9]},cat\n"),
     ):
         Path(f"photos/{part}.csv").write_text(own, encoding="utf-8")
-    joined = load_dataset(table("", file="photos/train*.csv"))
+    joined = load_dataset(table("", file="photos/**/train*.csv"))
     assert joined.train.groups is not None, "of the tables, only one has groups"
     # A column without a name, such as pandas writes, is not a group.
     assert load_dataset(table(rows("path,label,", lines), group_by=None)).train.groups is None

@@ -110,7 +110,7 @@ vit_augment = console_command(
     "vit_train.run.preview:draw_contact_sheet",
     SheetConfig,
     "data.root",
-    {"data": "shapes", "augment": "strong"},
+    {"data": "shapes", "augment": "light"},
 )
 vit_data = console_command(
     """vit-data: count the images of each class and split; find broken files and copies.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vit_train.base.reading import as_word
 from vit_train.base.text import printable
 from vit_train.config.fields import Settings, seed_setting, setting
 
@@ -133,14 +134,15 @@ class DataConfig(Settings):
         self.root = os.path.expanduser(self.root)
         if len(self.mean or []) != len(self.std or []):
             raise ValueError(
-                f"data.mean={self.mean}, data.std={self.std} must both have one number per channel"
+                "data.mean= and data.std= must both have one number per channel, or both be null"
             )
         folds = self.cv_folds
         fold = self.cv_fold
         if (folds is None) != (fold is None) or (fold or 0) >= (folds or 1):
             raise ValueError(
-                f"data.cv_fold={fold}, data.cv_folds={folds}: set data.cv_folds to the number of "
-                "folds, and data.cv_fold to the fold to validate on, counted from 0"
+                f"data.cv_fold={as_word(fold)}, data.cv_folds={as_word(folds)}: set data.cv_folds "
+                "to the number of folds, and data.cv_fold to the fold to validate on, counted from "
+                "0"
             )
         if folds is not None and self.val != "split":
             raise ValueError(
@@ -275,8 +277,8 @@ class FolderConfig(DataConfig):
     )
     split_as: str | None = setting(
         None,
-        "An earlier run's folder: its images keep their splits, and only new files are assigned. "
-        "null: all files are assigned.",
+        "An earlier run's folder: images that it lists keep their splits, and only new files are "
+        "divided. null: all files are divided.",
     )
     decisions: str | None = setting(
         None,

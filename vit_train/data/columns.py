@@ -33,6 +33,8 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
         for place, header in enumerate(headers)
         if header not in ("", "_") and place not in columns.values()
     }
+    if any(header.lower().endswith(SUFFIXES) for header in headers):
+        others = {}  # the first line lists an image, and names no columns
     if columns.keys().isdisjoint(("label", "tags")) and (found := label_column(others, rows)):
         columns[found[0]] = len(headers)
         rows = [[*row, cell] for row, cell in zip(rows, found[1], strict=True)]

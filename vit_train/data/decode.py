@@ -164,8 +164,6 @@ def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, int]:
     height, width = reading.size
     image = upright(image, reading.white_level)
     bilinear = Image.Resampling.BILINEAR
-    if reading.fit == "pad":
-        image = ImageOps.pad(image, (width, height), bilinear, color=PADDING)
     across, down = image.size
     if reading.fit == "crop":
         scale = min(across / width, down / height)
@@ -175,8 +173,12 @@ def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, int]:
     top = (image.height - down) // 2
     box = (left, top, left + across, top + down)
     lost = 1 - across * down / (image.width * image.height)
-    pixels = np.array(image.resize((width, height), bilinear, box)).transpose(2, 0, 1)
-    return pixels, FLAT * bool(is_flat(pixels)) + CROPPED * (lost > MOST_LOST)
+    fitted = image.resize((width, height), bilinear, box)
+    is_plain = is_flat(np.array(fitted).transpose(2, 0, 1))  # without bars
+    if reading.fit == "pad":
+        fitted = ImageOps.pad(image, (width, height), bilinear, color=PADDING)
+    pixels = np.array(fitted).transpose(2, 0, 1)
+    return pixels, FLAT * bool(is_plain) + CROPPED * (lost > MOST_LOST)
 
 
 def upright(image: Image.Image, white_level: int | None) -> Image.Image:

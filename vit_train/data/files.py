@@ -215,7 +215,7 @@ def name_of(path: Path, config: FolderConfig) -> str:
 
 def listed_name(path: Path, config: FolderConfig) -> str:
     """Return an image's name as a run lists it in IMAGES."""
-    return str(plain_cell(printable(name_of(path, config))))
+    return str(plain_cell(printable(name_of(path, config)))).lstrip()
 
 
 def class_name(text: str) -> str:

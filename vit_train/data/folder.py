@@ -72,7 +72,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         list(dict.fromkeys(path for tree in trees.values() for path in tree.other_files))
     )
     level = config.white_level or common_white_level(
-        [file.path for file in trees["train"].files], config.max_pixels
+        [file.path for file in trees["train"].files if not file.is_left_out], config.max_pixels
     )
     if level != config.white_level:
         logger.info(

@@ -50,7 +50,7 @@ def read_lines(config: TableConfig) -> Lines:
         text = Path(config.file).read_text(encoding="utf-8").replace("\ufeff", "")
         if config.file.lower().endswith((".json", ".jsonl", ".ndjson")):
             return json_lines(text)
-        first = text.partition("\n")[0]
+        first = text.lstrip("\n").partition("\n")[0]
         delimiter = delimiter_of(first, config.columns)
         lines = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
         return [(lines.line_num, line) for line in lines if any(line)]

@@ -13,7 +13,15 @@ from typing import NamedTuple
 from vit_train.base.text import listed
 from vit_train.config.data import TAG_SEPARATORS, TableConfig, folder_of
 from vit_train.data.columns import Stems, by_stem, table_rows, with_suffix
-from vit_train.data.files import ImageFile, SplitFiles, Trees, by_split, class_name, warn_of
+from vit_train.data.files import (
+    ImageFile,
+    SplitFiles,
+    Trees,
+    by_split,
+    class_name,
+    name_of,
+    warn_of,
+)
 from vit_train.data.splits import split_of
 
 # Values of the column split besides the usual names of splits: empty, and those of is_valid.
@@ -44,7 +52,9 @@ def table_trees(config: TableConfig) -> Trees:
         for place, cells in table_rows(table)
     ]
     if not rows:
-        raise ValueError(f"{config.file} lists no images")
+        raise ValueError(
+            f"{config.file} lists no images, or there are none in data.root={config.root}"
+        )
     stems = cache(by_stem)
     files = [image_file(row, stems) for row in rows]
     # The columns of classes may give labels in one table, and tags in another.
@@ -57,7 +67,7 @@ def table_trees(config: TableConfig) -> Trees:
     paths = {file.path for file in files}
     if len(paths) < len(files) or any(file.group is not None for file in files):
         # An image without a group is a group of its own, so all its labels stay in one split.
-        files = [file._replace(group=file.group or str(file.path)) for file in files]
+        files = [file._replace(group=file.group or name_of(file.path, config)) for file in files]
     if any(file.weight is not None for file in files):
         files = [file._replace(weight=1.0) if file.weight is None else file for file in files]
     tree = SplitFiles(Path(config.file), files, [], has_tags)
@@ -128,7 +138,7 @@ def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
     The split of one of several tables is the usual name in its name, or that of its folder; leave
     out tables without one, with a warning. The split of a single table is "".
     """
-    matches = [] if Path(config.file).exists() else sorted(glob.glob(config.file))
+    matches = [] if Path(config.file).exists() else sorted(glob.glob(config.file, recursive=True))
     paths = [Path(name) for name in matches or [config.file]]
     splits = (
         [split_of(path.stem, within=True) or split_of(path.parent.name) for path in paths]
@@ -162,7 +172,7 @@ def image_file(row: Row, stems: Stems) -> ImageFile:
     if not cells["path"] or not (label.strip() or has_tags):
         raise ValueError(f"{place}: each row needs a path and a label")
     return ImageFile(
-        with_suffix(Path(table.root, cells["path"].replace("\\", "/")), stems),
+        with_suffix(Path(table.root, cells["path"].strip().replace("\\", "/")), stems),
         class_name(label.strip()),
         cells["group"].strip() if "group" in cells else None,
         weight_in(cells["weight"], place) if "weight" in cells else None,

@@ -68,7 +68,9 @@ def report_data(config: DataReportConfig) -> None:
     data = config.data
     if isinstance(data, FolderConfig):
         split_as = data.split_as and str(run_at(Path(data.split_as)))
-        data = replace(data, on_error="skip", split_as=split_as)
+        # Bars would hide flat images, and look alike.
+        fit = "crop" if data.fit == "crop" else "stretch"
+        data = replace(data, on_error="skip", split_as=split_as, fit=fit)
     loaded = load_dataset(data)
     parts = make_splits(loaded, data).parts
     if data.val != "split":  # with data.val=test, these are the test images
@@ -92,8 +94,9 @@ def report_data(config: DataReportConfig) -> None:
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, csv_text([FAULT_COLUMNS, *rows]))
+    picture = out.with_name(f"{out.stem}_copies.png")
+    picture.unlink(missing_ok=True)  # an earlier one may show other images
     if copies:
-        picture = out.with_name(f"{out.stem}_copies.png")
         save(draw_copies(copies, images, pixels), picture)
         logger.info(f"pictures of the pairs written to {picture}")
     logger.info(f"all {counted(len(rows), 'fault')} of {data.title} written to {out}")
@@ -185,8 +188,10 @@ def classified(pairs: Iterable[tuple[int, int, float]], images: Sequence[ImageEn
     """Return pairs of copies with their problem, in the order of COPIES."""
     copies: list[Copy] = []
     for first, second, value in pairs:
-        split, _, label = images[first]
-        other_split, _, other_label = images[second]
+        split, name, label = images[first]
+        other_split, other_name, other_label = images[second]
+        if (split, name) == (other_split, other_name):  # a table may give an image several labels
+            continue
         number = 0 if label != other_label else 1 if split != other_split else 2
         copies.append((COPIES[number], first, second, value))
     return sorted(copies, key=lambda copy: COPIES.index(copy[0]))

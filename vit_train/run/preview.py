@@ -11,7 +11,7 @@ from vit_train.base.text import counted
 from vit_train.config.fields import ImageShape, sides
 from vit_train.config.tools import InspectConfig, SheetConfig
 from vit_train.data.batches import Normalize, TrainBatches
-from vit_train.data.dataset import channel_statistics, load_dataset
+from vit_train.data.dataset import channel_statistics, load_dataset, valid_statistics
 from vit_train.data.splits import make_splits
 from vit_train.figures.charts import save
 from vit_train.figures.images import (
@@ -34,7 +34,13 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
     data = load_dataset(config.data)
     train = make_splits(data, config.data).train
-    normalize = Normalize(channel_statistics(train.images))
+    given = config.data
+    statistics = (
+        valid_statistics(given.mean, given.std)
+        if given.mean and given.std
+        else channel_statistics(train.images)
+    )
+    normalize = Normalize(statistics)
     classes = len(data.classes)
     augment = replace(config.augment, policy_epochs=None, mix_epochs=None)  # in all variants
     cpu = torch.device("cpu")
