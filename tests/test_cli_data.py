@@ -350,7 +350,7 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
         assert found[1] == words and (found[0] == trained) == (split == "test")
         assert is_trusted("larger") == (split == "test")
     new = write_images("photos", photos(range(10, 14)))
-    words = "27 images left out because this model, a model that it learned from or"
+    words = "27 images left out: used for training or validation by this model, or by"
     for more in ([], ["data.image_size=24"], ["data.image_size=24", "data.root=photos"]):
         images, caveat = evaluated(run, "grown", *more)
         assert images == trained | set(new) and words in caveat and is_trusted("grown")
@@ -491,6 +491,9 @@ def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run
     assert not is_trusted("own")
     assert evaluated(run, "test")[1].startswith("The epoch was chosen on these images")
     assert not is_trusted("test")
+    shutil.copy("photos/train/red/0.png", "photos/test/red/0.png")
+    _, caveat = evaluated(run, "more", "data.root=photos")
+    assert caveat.startswith("1 image left out") and "The epoch was chosen on the run's" in caveat
 
 
 LATER = {

@@ -132,7 +132,7 @@ def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
     write_images("mine", [f"{number}.png" for number in range(30)])
     mine = ["data=folder", "data.root=mine", "data.image_size=16", "train.epochs=1"]
     mine += [*SMALL_MODEL[:2], "train.batch_size=8", "data.val=none", "hydra.run.dir=run"]
-    run.fails("task=classify needs at least two classes, but there are 1: put", "vit-train", *mine)
+    run.fails("task=classify needs at least two classes, but found 1: name", "vit-train", *mine)
     run.succeeds("vit-train", *mine, *KINDS["reconstruct"])
     assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"val/pictures"}
     assert Path("run/pictures.png").exists()

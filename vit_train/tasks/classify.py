@@ -41,8 +41,8 @@ class Classify(Task):
     ) -> None:
         if num_classes < 2 and self.one_class:
             raise ValueError(
-                f"task={config.name} needs at least two classes, but there are {num_classes}: put "
-                "the images of each class into a separate folder, or set task=reconstruct"
+                f"task={config.name} needs at least two classes, but found {num_classes}: name the "
+                "folder that holds a folder for each class, or set task=reconstruct"
             )
         self.config = config
         self.given_weights = getattr(config, "class_weights", None)

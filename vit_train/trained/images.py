@@ -245,8 +245,9 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
             f"the classes of the images ({listed(data.classes)}) are not the model's "
-            f"({listed(meta.classes)}): choose images of the model's classes, or compare it with a "
-            "model of these classes, named last: vit-eval 'ckpt=[A,B]'"
+            f"({listed(meta.classes)}): choose images of the model's classes. To compare it with a "
+            "model of these classes, name that last: vit-eval 'ckpt=[A,B]'. vit-features and "
+            "vit-explain take any images with images="
         )
     tested = replace(data, test=without(data.test, meta.seen_before))
     if split == "test":
@@ -263,7 +264,9 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     trained = meta.config.data
     if config.name == trained.name and config.image_size != trained.image_size:
         return EvalImages(images, caveat=gain, train=splits.train, biased=bool(gain))
-    logger.warning("the images are not those of the training run")
+    own = (None, applied(meta))
+    if not isinstance(config, FolderConfig) or config.decisions in own:  # others change the images
+        logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
         found = unseen((every or data.test).with_decisions(), split, config, meta)
@@ -278,25 +281,23 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
     Raise ValueError if no image remains.
     """
     unknown = without(images, meta.seen)
-    caveat = ""
-    biased = False
     count = len(images) - len(unknown)
     if split != "test":  # here, images that the model has seen are allowed
         caveat = advantage(split, meta) if count else ""
         biased = bool(caveat)
-    elif count:
+    else:
         require_unseen(images, unknown)
         images = unknown
         caveat = left_out(count)
-        caveat += " This includes images that data.decisions leaves out." if applied(meta) else ""
-    elif advantage(split, meta):
-        caveat = (
-            "The epoch was chosen on the run's own test images. If the evaluated "
-            "images are the same, the result is too optimistic."
-        )
-        biased = True
+        if count and applied(meta):
+            caveat += " This includes images that data.decisions leaves out."
+        if biased := bool(advantage(split, meta)):
+            caveat += (
+                " The epoch was chosen on the run's own test images. If the evaluated "
+                "images are the same, the result is too optimistic."
+            )
     images = subset(images, "test_subset", config) if split == "test" else images
-    return EvalImages(images, caveat=caveat, biased=biased)
+    return EvalImages(images, caveat=caveat.strip(), biased=biased)
 
 
 def require_unseen(images: ImageSet, unseen: ImageSet) -> None:
@@ -311,8 +312,8 @@ def require_unseen(images: ImageSet, unseen: ImageSet) -> None:
 def left_out(count: int) -> str:
     """Return a note that `count` images are left out, because the model has seen them; "" for 0."""
     return (
-        f"{counted(count, 'image')} left out because this model, a model that it learned from or "
-        "a model that it is compared with was trained or validated on them."
+        f"{counted(count, 'image')} left out: used for training or validation by this model, or by "
+        "one that it learned from or is compared with."
         if count
         else ""
     )
