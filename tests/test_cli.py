@@ -142,7 +142,7 @@ def test_different_evaluations_have_different_folders(run: Run, small_run: Small
     run.succeeds("vit-eval", "ckpt=run", "out=mine/evaluation")
     for more, size in (("data.image_size=40", 40), ("weights=raw", 32), ("batch_size=7", 32)):
         outcome = run.succeeds("vit-eval", "ckpt=run", more)
-        (folder,) = re.findall(r"written to (run/eval-test\S*)/: ", outcome.out)
+        (folder,) = re.findall(r"written to (run/eval-test\S*)/: .+ predictions.csv", outcome.out)
         assert read_json(Path(folder, "results.json"))["image_size"] == size
         assert Path(folder, "pictures.png").exists()
     assert folder == "run/eval-test" and len(list(Path("run").glob("eval-*"))) == 3
@@ -159,7 +159,8 @@ def test_different_evaluations_have_different_folders(run: Run, small_run: Small
     assert len({*folders}) == len(changes) + 2
     again = EvalConfig(foreign="other/../gray", device="cpu")
     assert default_folder(again, meta) == default_folder(EvalConfig(foreign="gray"), meta)
-    run.succeeds("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
+    more = ["ckpt=run/checkpoints/last.safetensors", "data.image_size=48", "count=2"]
+    run.says("run/explain-last/: ", "vit-explain", *more)
 
 
 def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> None:

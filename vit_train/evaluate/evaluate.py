@@ -12,7 +12,7 @@ import numpy as np
 from vit_train.base import machine
 from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_object
-from vit_train.base.text import counted, csv_text, file_name
+from vit_train.base.text import counted, csv_text
 from vit_train.base.writing import write_json, write_text
 from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.fields import as_setting
@@ -48,10 +48,9 @@ from vit_train.loop.metrics import Classification, Evaluation
 from vit_train.loop.tagging import Tagging
 from vit_train.model.vit import encoder_of
 from vit_train.trained.folder import (
-    BEST,
     PREFIX,
-    SUFFIX,
     is_builtin,
+    name_unless_best,
     removed_if_empty,
     run_folder,
     summary_file,
@@ -254,6 +253,7 @@ def write(folder: Path, evaluated: Evaluated, drawn: Iterator[tuple[str, Figure]
     result = evaluated.result
     content = evaluated.content
     write_json(folder / "results.json", content)
+    files = ["report.html", "results.json"]
     if isinstance(result, Classification | Tagging):
         rows = (
             tag_rows(result.predictions, names, content["per_tag"])
@@ -261,10 +261,11 @@ def write(folder: Path, evaluated: Evaluated, drawn: Iterator[tuple[str, Figure]
             else class_rows(result.predictions, names, content["classes"])
         )
         write_text(folder / "predictions.csv", csv_text(rows))
+        files.append("predictions.csv")
     pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
     page = evaluation_page(content, result, evaluated.images, evaluated.run, pngs)
     write_text(folder / "report.html", page)
-    files = ["report.html", "results.json", *(f"{name}.png" for name in pngs)]
+    files += [f"{name}.png" for name in pngs]
     logger.info(f"written to {folder}/: {', '.join(files)}")
 
 
@@ -319,7 +320,5 @@ def default_folder(config: EvalConfig, first: Meta, *others: Meta) -> Path:
     ]
     changed += [str(meta.path.resolve()) for meta in others]
     mark = hashlib.sha256("\0".join(changed).encode(errors="surrogateescape")).hexdigest()[:8]
-    is_best = first.path.name == BEST or is_builtin(first.path)
-    name = "" if is_best else file_name(first.path.name.removesuffix(SUFFIX))
-    parts = ("eval", config.split, name, mark if changed else "")
+    parts = ("eval", config.split, name_unless_best(first.path), mark if changed else "")
     return run_folder(first.path) / "-".join(filter(None, parts))

@@ -15,7 +15,7 @@ from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.explain.page import write_demo
 from vit_train.figures.charts import Figure, save
 from vit_train.model.autoencoder import EncoderDecoder
-from vit_train.trained.folder import run_folder
+from vit_train.trained.folder import name_unless_best, run_folder
 from vit_train.trained.images import evaluated_images
 from vit_train.trained.load import load_on
 from vit_train.trained.model import Trained
@@ -35,7 +35,9 @@ def explain_predictions(config: ExplainConfig) -> None:
     if config.html is not None:
         return write_demo(trained, config, Path(config.html))
     explainer = make_explainer(trained, config)
-    folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
+    folder = Path(
+        config.out or run_folder(trained.meta.path) / folder_name(config, trained.meta.path)
+    )
     paths = [] if config.images is None else image_files(config.images)
     if paths:
         images, titles, shown = read_images(trained, paths, config.count, config.max_pixels)
@@ -83,8 +85,11 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, paths: Sequence[Pa
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")
 
 
-def folder_name(config: ExplainConfig) -> str:
-    """Return the output folder's name; it lists the settings that differ from their defaults."""
+def folder_name(config: ExplainConfig, checkpoint: Path) -> str:
+    """Return the output folder's name.
+
+    It lists the checkpoint unless it is the best, and the settings that differ from their defaults.
+    """
     parts = {
         "method": config.method,
         "layer": f"layer{config.layer}",
@@ -94,7 +99,7 @@ def folder_name(config: ExplainConfig) -> str:
     changed = (
         part for key, part in parts.items() if getattr(config, key) != getattr(ExplainConfig, key)
     )
-    return "-".join(["explain", *changed])
+    return "-".join(filter(None, ("explain", name_unless_best(checkpoint), *changed)))
 
 
 def read_images(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vit_train.base.log import logger
 from vit_train.base.reading import near_path, read_object, typed
-from vit_train.base.text import counted
+from vit_train.base.text import counted, file_name
 from vit_train.base.writing import InUse, exclusive, generations
 
 PREFIX = "builtin:"
@@ -223,6 +223,12 @@ def summary_file(checkpoint: Path) -> Path:
 def calibration_file(checkpoint: Path) -> Path:
     """Return the path of the file where vit-eval stores the calibration of a run's checkpoints."""
     return run_folder(checkpoint) / "calibration.json"
+
+
+def name_unless_best(checkpoint: Path) -> str:
+    """Return a checkpoint's name for that of a folder; "" for the best and for built-in models."""
+    is_best = checkpoint.name == BEST or is_builtin(checkpoint)
+    return "" if is_best else file_name(checkpoint.name.removesuffix(SUFFIX))
 
 
 LOCK = ".lock"
