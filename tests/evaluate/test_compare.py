@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,22 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
     runs = [summary(0.5, 0), summary(0.6, 1), shallow, summary(0.9, 0, cnn)]
     assert labels(*runs) == ["model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6"]
     assert sizes(*runs) == [1, 1, 2]
-    depths = [summary(0.5, 0, {"config.model.depth": depth}) for depth in ("auto", 10, 9, None)]
-    found = [group.settings["model.depth"] for group in group_runs(depths)]
-    assert found == [9, 10, "auto", "null"]  # numbers before words
+    depths = [
+        summary(0.5, 0, {"config.model.depth": depth}) for depth in (True, "auto", 10, 9, None)
+    ]
+    groups = group_runs(depths)
+    found = [group.settings["model.depth"] for group in groups]
+    assert found == [9, 10, True, "auto", "null"]  # numbers before words
+    words = ("9.0", "1e1", "true")  # as on the command line
+    assert [find_baseline(groups, f"depth={each}") for each in words] == groups[:3]
 
 
 def test_a_run_that_is_repeated_counts_once_and_the_newest_counts(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
+    os.utime(folder / "0/summary.json", (2e9, 2e9))  # of the same day, but written last
     for paths in ([folder], [folder, folder / "0"]):
         (group,) = group_runs(read_summaries(paths))
-        assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+        assert sorted(group.values("test", "final", "acc")) == [0.5, 0.6]
     dates = {0.7: "2026-02-01", 0.5: "2026-01-01"}
     runs = [summary(acc, date=date, file="summary.json") for acc, date in dates.items()]
     (group,) = group_runs(runs)
@@ -100,6 +107,7 @@ CIFAR = {"config.data.name": "cifar10", "config.data.root": "a"}
         ({"config.compile": True}, {}, 2),
         ({"precision": "bf16"}, {"precision": "fp32"}, 2),
         (FOLDER, FOLDER | {"config.data.root": "b"}, 2),
+        (FOLDER | {"config.data.decisions": "a.csv"}, FOLDER | {"config.data.decisions": "b"}, 2),
     ],
 )
 def test_what_may_change_a_result_makes_a_group(
@@ -411,7 +419,7 @@ def test_a_difference_is_scipys() -> None:
     values = rng.normal(0.01, 0.02, 6)
     found = stats.ttest_rel(values, np.zeros(6)).confidence_interval(0.95)
     assert Difference(list(values)).interval == pytest.approx(tuple(found), abs=1e-5)
-    assert Difference([0.1]).interval is None
+    assert Difference([0.1]).interval is Difference([0.1, 0.1]).interval is None
 
 
 def test_the_table_on_the_terminal_ends_with_the_settings() -> None:

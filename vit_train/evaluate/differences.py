@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -38,9 +39,12 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        """Return the 95 % interval of the mean (Student's t); None for fewer than two values."""
+        """Return the 95 % interval of the mean (Student's t); None for fewer than two values.
+
+        Also return None if all values are equal: an interval without width would look like a proof.
+        """
         count = len(self.values)
-        if count < 2:
+        if count < 2 or not self.error:
             return None
         half = student_quantile(count - 1) * self.error
         return mean(self.values) - half, mean(self.values) + half
@@ -98,13 +102,14 @@ def on_same_images(run: Json, other: Json, split: str) -> bool:
 def find_baseline(groups: Sequence[Group], words: str | None) -> Group:
     """Return the group with the settings in `words`, such as "positions=none,depth=6".
 
-    Each setting is given by its full key or its short name. Return the first group if `words` is
-    None. Raise ValueError unless exactly one group matches.
+    Each setting is given by its full key or its short name; 1e-4 also stands for 0.0001. Return the
+    first group if `words` is None. Raise ValueError unless exactly one group matches.
     """
     if words is None:
         return groups[0]
-    wanted = {each.strip() for each in re.split(r",(?![^\[]*\])", words)}  # not within lists
-    found = [group for group in groups if wanted <= spellings(group)]
+    # Commas within lists do not separate settings.
+    wanted = {plain_number(each.strip()) for each in re.split(r",(?![^\[]*\])", words)}
+    found = [group for group in groups if wanted <= set(map(plain_number, spellings(group)))]
     if len(found) != 1:
         labels = "; ".join(group.label() for group in groups)
         raise ValueError(
@@ -118,3 +123,11 @@ def spellings(group: Group) -> set[str]:
     for key, value in group.settings.items():
         found |= {f"{name}={short_value(value)}" for name in (key, short_name(key))}
     return found
+
+
+def plain_number(setting: str) -> str:
+    """Return a setting such as "lr=1e-4" with its number as Python writes it: "lr=0.0001"."""
+    key, _, value = setting.partition("=")
+    with suppress(ValueError):  # not a number
+        setting = f"{key}={float(value)}"
+    return setting

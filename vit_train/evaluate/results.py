@@ -82,7 +82,7 @@ def folder_beside(paths: Sequence[Path]) -> Path:
 def draw_groups(groups: Sequence[Group]) -> Figure:
     """Draw the training curves of the groups."""
     runs = [run for group in groups for run in group.runs]
-    histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
+    histories = [(group.title, [run["curve"] for run in group.runs]) for group in groups]
     measures = list(dict.fromkeys(("loss", common_measure(groups).name)))
     return curves(histories, measures, validated_on(runs))
 

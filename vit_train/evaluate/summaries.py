@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.base.log import logger
-from vit_train.base.reading import Refused, flatten, read_json
+from vit_train.base.reading import Refused, as_word, flatten, read_json
 from vit_train.base.text import printable, shortened
 from vit_train.config.run import declared_by, default_settings
 from vit_train.trained.folder import SUMMARY, resume_command
@@ -91,12 +91,12 @@ def short_name(key: str) -> str:
 
 
 def short_value(value: Any) -> str:
-    """Return a setting's value as text, shortened to fit into a table.
+    """Return a setting's value as on the command line, shortened to fit into a table.
 
     Long floats, which a search often chooses, are rounded to three significant digits.
     """
     is_long = isinstance(value, float) and len(str(value)) > 8
-    return f"{value:.3g}" if is_long else shortened(str(value), 60)
+    return f"{value:.3g}" if is_long else shortened(as_word(value), 60)
 
 
 def read_summaries(paths: Sequence[Path]) -> list[Json]:
@@ -138,7 +138,11 @@ def read_summary(file: Path, required: bool) -> Json | None:
             words += f". Unless it is still training, finish it with: {resume_command(file.parent)}"
         logger.warning(printable(words))
         return None
-    return content | {"file": str(file), "curve": read_curve(file)}
+    return content | {
+        "file": str(file),
+        "written": file.stat().st_mtime,
+        "curve": read_curve(file),
+    }
 
 
 def read_curve(summary: Path) -> list[dict[str, float]]:
@@ -236,14 +240,14 @@ def settings_of(summary: Json) -> Json:
     # With train.minutes, the speed determines the epochs, unless a run extends or forks another.
     if isinstance(known.get("train.minutes"), int | float) and not summary.get("extends"):
         known.pop("train.epochs")
-    if settings.get("data.name") in ("folder", "table"):
+    mark = summary.get("fingerprint")
+    if mark and settings.get("data.name") in ("folder", "table"):
         root = settings["data.root"]
-        mark = summary.get("fingerprint")
         # The images may have changed between two runs.
         known.pop("data.file", None)
         if known.get("data.decisions", "null") != "null":  # the fingerprint covers its content
             known["data.decisions"] = True
-        known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})" if mark else root
+        known["data.root"] = f"{shortened(Path(root).name or root, 30)} ({mark})"
     code = summary.get("code") or {}
     mark = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:8]
     known["code"] = f"{mark} {' '.join(code)}" if code else None
@@ -253,11 +257,11 @@ def settings_of(summary: Json) -> Json:
 def newest_of_each(runs: Sequence[Json]) -> list[Json]:
     """Return the newest run of each seed and fold, sorted by seed and fold.
 
-    If several runs have the newest date, keep the last of them in `runs`. Older runs are left out,
-    because counting a seed twice would make the standard deviation too small.
+    Among runs of one day, the one whose file was written last is the newest. Older runs are left
+    out, because counting a seed twice would make the standard deviation too small.
     """
     newest: dict[tuple[Any, Any], Json] = {}
-    for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
+    for run in sorted(runs, key=lambda run: (str(run.get("date", "")), run.get("written", 0))):
         place = seed_and_fold(run)
         if place in newest:
             logger.warning(

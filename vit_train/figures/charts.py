@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Figure  # for the rest of the package
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from vit_train.base.text import printable
 from vit_train.base.writing import replacing
@@ -90,18 +90,19 @@ def draw_runs(
 ) -> None:
     """Plot one column of the runs' metrics.csv, up to the last epoch that all runs have.
 
-    For several runs, draw the mean and a band from the lowest to the highest value. If a run lacks
-    the column, draw nothing.
+    For several runs, draw the mean and, for validation, a band from the lowest to the highest
+    value. If a run lacks the column, draw nothing.
     """
     if not all(column in row for rows in runs for row in rows):
         return
     epochs = min(map(len, runs))
-    seen = [row["images_seen"] / 1000 for row in runs[0][:epochs]]
+    seen = [row["images_seen"] for row in runs[0][:epochs]]
     scale = 100 if column.endswith(("acc", "map")) else 1
     values = scale * np.array([[row[column] for row in rows[:epochs]] for rows in runs])  # (R,E)
     marker = "." if epochs < 3 else None  # a single epoch gives no line
     axes.plot(seen, values.mean(0), color=color, marker=marker, **style)
-    axes.fill_between(seen, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
+    if column.startswith("val"):  # a second band would overlap with this one
+        axes.fill_between(seen, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
 
 
 def curves(
@@ -110,8 +111,8 @@ def curves(
     """Plot the curves of groups of runs against the images seen, with one panel per measure.
 
     Validation lines are solid, training lines dashed; `validation` is the legend's text for the
-    solid lines. For a group of several runs, draw the mean and a band from the lowest to the
-    highest value. If there are several groups, the legend names them.
+    solid lines. For a group of several runs, draw the mean and, for validation, a band from the
+    lowest to the highest value. If there are several groups, the legend names them.
     """
     palette = colors(len(groups))
     columns = len(measures)
@@ -122,9 +123,9 @@ def curves(
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)
         label = {"acc": "accuracy, %", "map": "mAP, %"}.get(measure, measure)
-        axes.set(xlabel="images seen, thousands", ylabel=label)
+        axes.set(xlabel="images seen", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(8))
-        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 500, 20k, 5M
         make_plain(axes)
     named = groups if len(groups) > 1 else []
     band = "; bands: lowest to highest" if any(len(runs) > 1 for _, runs in groups) else ""
