@@ -22,7 +22,7 @@ from vit_train.evaluate.measuring import (
     temperature,
 )
 from vit_train.evaluate.predict import class_rows
-from vit_train.figures.images import draw_mistakes, highest
+from vit_train.figures.images import WRONG, draw_mistakes, highest
 from vit_train.figures.measures import (
     CONFIDENCE_BINS,
     FIGURES,
@@ -268,7 +268,9 @@ def test_the_worst_and_the_most_doubtful_images_are_shown_first() -> None:
     images = ImageSet(pixels, torch.from_numpy(labels))
     (axes,) = draw_mistakes(Predictions(labels, logits), images, ["a", "b", "c"]).axes
     shown = [int(image.get_array().max()) for image in axes.images]
-    assert shown == [1, 4, 2, 3, 0]  # the wrong ones only once
+    assert shown == [1, 4, 2, 3, 0]  # the last two are right
+    lines = [(text.get_text(), text.get_color()) for text in axes.texts]
+    assert (lines[2], lines[-1]) == (("model: b 100 %", WRONG), ("second: b 1 %", WRONG))
     among = np.array([True, False, True])
     assert highest(np.array([1.0, 3.0, 2.0]), among) == [2, 0]
 

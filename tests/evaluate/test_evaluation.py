@@ -176,7 +176,7 @@ def test_the_page_describes_the_results_in_words() -> None:
         ),
         "It is weakest on <b>cat</b>: 6 of 10 images right.",
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
-        "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
+        "Can its confidence be trusted? These images are too few to tell.",
         "on average (with so few images, much of this figure may be chance).",
         "Temperature scaling (T = 2, fitted on validation images)",
         "for the mirror image gives 83.33 %",
@@ -185,6 +185,7 @@ def test_the_page_describes_the_results_in_words() -> None:
         assert said in words
     order = (
         "Most wrong",
+        "Right, but least sure: .+<b>cat</b> 91 %, second dog & co 5 %",
         "Details",
         "Training accuracy may lie below validation",
         "table of positions",

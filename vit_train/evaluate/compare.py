@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from vit_train.base.log import logger
+from vit_train.base.reading import as_word
 from vit_train.base.text import counted, printable, render
 from vit_train.base.writing import write_json, write_text
 from vit_train.config.tools import EvalConfig
@@ -82,17 +83,20 @@ def write_comparison(folder: Path, runs: Mapping[str, Evaluated], common: Sequen
     pictures = {}
     for one, two in () if has_tags else combinations(runs, 2):
         found = {name: runs[name].result.predictions for name in (one, two)}
+        if (found[one].correct == found[two].correct).all():
+            continue
         figure = draw_differences(found, first.images, first.meta.classes)
         pictures[f"{one} and {two}"] = save(figure, folder / f"{one[0]}-{two[0]}.png")
     kind, share = ("per_tag", "average_precision") if has_tags else ("per_class", "recall")
+    by_class = class_rows_of([each[kind] for each in models], share)
     page = render(
         "evaluate",
         "comparison.html",
         models=models,
-        common=common,
+        common=[name for name in common if name in dict(by_class)],
         verdicts=verdicts,
         settings=different_settings([run.meta for run in runs.values()]),
-        by_class=class_rows_of([each[kind] for each in models], share),
+        by_class=by_class,
         share=share,
         pictures=pictures,
     )
@@ -316,7 +320,8 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
         ):
             raise ValueError(
                 f"{first.meta.path} and {run.meta.path} were evaluated on different images: "
-                "choose the same images for all, for example with data.name= and data.root="
+                "each run has its own validation and training images, so use split=test, or name "
+                "the same images with data.name= and data.root="
             )
 
 
@@ -324,6 +329,6 @@ def different_settings(metas: Sequence[Meta]) -> list[list[str]]:
     """Return a row for each training setting in which the runs differ: its key and the values."""
     flat = [settings_of({"config": asdict(meta.config)}) for meta in metas]
     rows = [
-        [key, *(str(each.get(key, "")) for each in flat)] for key in dict.fromkeys(chain(*flat))
+        [key, *(as_word(each.get(key, "")) for each in flat)] for key in dict.fromkeys(chain(*flat))
     ]
     return [row for row in rows if len(set(row[1:])) > 1]

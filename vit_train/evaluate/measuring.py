@@ -95,7 +95,6 @@ def calibration(plain: Predictions, temperature: float) -> Json:
     """Return the measures that a temperature, fitted on validation images, changes."""
     calibrated = plain.calibrated(temperature)
     return {
-        "ece": calibration_error(plain),
         "temperature": temperature,
         "ece_with_temperature": calibration_error(calibrated),
         "loss_with_temperature": float(calibrated.losses.mean()),

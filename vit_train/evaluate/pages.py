@@ -78,8 +78,9 @@ def confusions(predictions: Predictions) -> Json:
     `cells` maps each cell of the confusion matrix (true class, predicted class) to the indices of
     its images, highest confidence first. `pairs` lists the cells with the most mistakes. `shown`
     maps cells to their first images; the cells in `shown` are all cells or, for more than
-    MOST_NAMED classes, only `pairs`. `sheets` maps titles to the indices of images. `chances` are
-    the probabilities (N,K), and `confidence` is the mean of all images.
+    MOST_NAMED classes, only `pairs`. `sheets` maps titles to the indices of images. `top` are the
+    two most probable classes (N,2), `chances` the probabilities (N,K), and `confidence` is the mean
+    of all images.
     """
     cells: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index in np.argsort(-predictions.confidence, kind="stable").tolist():
@@ -93,7 +94,7 @@ def confusions(predictions: Predictions) -> Json:
         "shown": first_of({cell: cells[cell] for cell in shown}),
         "sheets": mistakes(predictions),
         "labels": predictions.labels,
-        "predicted": predictions.predicted,
+        "top": predictions.top(2),
         "chances": np.exp(predictions.log_probabilities),
         "confidence": predictions.confidence.mean(),
     }

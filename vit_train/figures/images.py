@@ -202,31 +202,36 @@ def highest(values: Floats, among: np.ndarray, count: int = 12) -> list[int]:
 
 
 def mistakes(predictions: Predictions) -> dict[str, list[int]]:
-    """Return the indices of the most wrong and of the least sure other predictions, by title."""
+    """Return the indices of the most wrong and of the least sure right predictions, by title."""
     best = np.sort(predictions.log_probabilities, axis=1)
-    wrong = highest(predictions.losses, ~predictions.correct)
-    others = ~np.isin(np.arange(len(best)), wrong)
     return {
-        "Most wrong: the true class has the lowest probability": wrong,
-        "Least sure": highest(best[:, -2] - best[:, -1], others),
+        "Most wrong: the true class has the lowest probability": highest(
+            predictions.losses, ~predictions.correct
+        ),
+        "Right, but least sure: the second class comes closest": highest(
+            best[:, -2] - best[:, -1], predictions.correct
+        ),
     }
 
 
 def draw_mistakes(predictions: Predictions, images: ImageSet, classes: Sequence[str]) -> Figure:
-    """Draw the images with the most wrong and with the least sure predictions.
+    """Draw the images with the most wrong and with the least sure right predictions.
 
-    Below each image are its true class, its predicted class and, if the image has one, the name of
-    its file.
+    Below each image are its true class, the predicted class or, if that is right, the second, and
+    the name of its file, if it has one.
     """
     chances = np.exp(predictions.log_probabilities)
-    answers = {
-        "label": (predictions.labels, chances),
-        "model": (predictions.predicted, chances),
-    }
+    found = mistakes(predictions).items()
+    answers = zip(found, ("model", "second"), predictions.top(2).T, strict=True)
     return draw_sheet(
         {
-            title: captioned(images, answers, classes, chosen)
-            for title, chosen in mistakes(predictions).items()
+            title: captioned(
+                images,
+                {"label": (predictions.labels, chances), who: (given, chances)},
+                classes,
+                chosen,
+            )
+            for (title, chosen), who, given in answers
         }
     )
 
@@ -238,19 +243,24 @@ MORE = 0.5
 
 
 def draw_maps(
-    images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 3
+    images: Tensor,
+    maps: Tensor,
+    lines: Sequence[Sequence[tuple[str, str]]],
+    legend: str,
+    columns: int = 3,
 ) -> Figure:
     """Draw uint8 images (N,3,H,W) beside copies overlaid with their maps, (N,R,C) or (N,M,R,C).
 
-    The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
-    each image.
+    The color scale of each map ranges from 0 to its highest value. `lines` holds the lines below
+    each image, with their colors.
     """
     images = images.cpu()
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = side_by_side([images, *(covered(images, each) for each in maps.unbind(1))])
     # `columns` is for one map, two pictures side by side; with more maps, fewer columns fit.
     columns = math.ceil(2 * columns / (1 + maps.shape[1]))
-    return image_grid(shown, lines, min(columns, len(images)), legend=legend)
+    labeled = list(zip(shown, lines, strict=True))
+    return draw_sheet({"": labeled}, min(columns, len(images)), legend=legend)
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:

@@ -227,10 +227,12 @@ def next_steps(run: Run, path: Path) -> str:
     here = Path.cwd()
     folder = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
     use = f"vit-predict ckpt={folder} images=PHOTO.jpg"
+    shown = "the model's mistakes"
     if not run.task.needs_labels:
         use = f"vit-train data=DATA init_from={folder}  # a classifier from its encoder"
+        shown = "reconstructed images"
     commands = (
-        f"vit-eval ckpt={folder}  # report.html: the model's mistakes",
+        f"vit-eval ckpt={folder}  # report.html: {shown}",
         use,
         f"tensorboard --logdir {folder}",
     )
