@@ -37,7 +37,7 @@ PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
 PEER = ("allocator", "compiled", "cudagraphs", "no_cudnn")
 WORDS = {
     "vit_train": ("scratch", "compiled", "eager", "mkl"),
-    "timm": (*PEER, "written_out"),
+    "timm": (*PEER, "unfused"),
     "torchvision": PEER,
     "vit-pytorch": PEER,
 }
@@ -45,7 +45,7 @@ HELP = """\
 A contender is PACKAGE or PACKAGE:WORD:WORD. Packages: vit_train, timm, torchvision, vit-pytorch.
 Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, eager, mkl
 (without oneDNN's products, see vit_train/model/products.py); for
-the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
+the others allocator (our memory settings), unfused (timm), no_cudnn, cudagraphs (GPU)."""
 LOOP_STEPS = {"cpu": 8, "cuda": 20}  # at least so many
 # Settings that are the same in all libraries' models, with their values there.
 SHARED = {
@@ -227,7 +227,7 @@ def make_peer(contender: Contender, config: ViTConfig, size: int, classes: int) 
             img_size=size, embed_dim=dim, depth=depth, num_heads=heads, mlp_ratio=hidden / dim,
             **shape,
         )  # fmt: skip
-        if "written_out" in contender.words:
+        if "unfused" in contender.words:
             for block in model.get_submodule("blocks").children():
                 block.get_submodule("attn").fused_attn = False  # type: ignore[assignment]
     elif contender.package == "torchvision":

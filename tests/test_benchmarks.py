@@ -19,8 +19,8 @@ SMALL = ["data.train_images=200", "data.test_images=20", "model.embed_dim=16", "
 
 
 def test_a_contender_is_a_package_and_words() -> None:
-    found = Contender.parse("timm:bf16:written_out", "fp32")
-    assert (found.package, found.precision, found.words) == ("timm", "bf16", ("written_out",))
+    found = Contender.parse("timm:bf16:unfused", "fp32")
+    assert (found.package, found.precision, found.words) == ("timm", "bf16", ("unfused",))
     assert Contender.parse("vit_train", "bf16").name == "vit_train:bf16"
     assert Contender.parse(found.name) == found
     for text, words in {
