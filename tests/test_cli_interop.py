@@ -6,6 +6,7 @@ import pickle
 import shutil
 import struct
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ NEITHER = "it is damaged, or was not saved as safetensors or by PyTorch"
 BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "cut off": (safetensors.save(STATE)[:-100], None, "x.safetensors: it is damaged, or"),
     "a header of 10 GB": (struct.pack("<Q", 10**10) + b"{}", None, "it is damaged, or"),
-    "code.pth": (pickled({"state_dict": Runs()}), None, "cannot be read without running code"),
+    "code.pth": (pickled({"state_dict": Runs()}), None, "it is damaged, or contains more than"),
     "many weights of one number.pth": (
         *(pickled({"head.weight": torch.zeros(1).expand(10**6, 16)}), None),
         "it has weights that are larger than the file",
@@ -187,7 +188,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "DINOv3 of timm": (
         *(STATE | {"blocks.0.gamma_1": ONE}, None),
-        "not supported: the rotary positions of timm's EVA and DINOv3 models",
+        "not supported: LayerScale or rotary positions as in BEiT, EVA and DINOv3",
     ),
     "a gated MLP": (
         *(STATE | {"blocks.0.mlp.fc2.weight": torch.ones(16, 32)}, None),
@@ -214,6 +215,10 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     "a mean that includes the class token": (
         *(STATE, '{"global_pool": "avg"}'),
         "its head reads all tokens: it must read the class token",
+    ),
+    "timm's rpn": (
+        *(STATE, '{"architecture": "vit_base_patch16_rpn_224"}'),
+        "not supported: a LayerNorm after attention and MLP",
     ),
     "no heads": (STATE, '{"model_args": {"num_heads": 0}}', "model.num_heads=0 must be at least 1"),
     "no config": (HF, "[]", "config.json is not a JSON object"),
@@ -245,7 +250,7 @@ def test_a_refusal_is_short_at_the_command_line(run: Run, monkeypatch: pytest.Mo
     assert len(run.fails(words, "vit-train", *TRAIN, "init_from=x.safetensors").err) < 250
     monkeypatch.setitem(sys.modules, "timm", None)
     run.fails(
-        "timm is not installed: pip install",
+        "timm cannot be imported (import of timm halted; None in sys.modules): pip install",
         "vit-train",
         *TRAIN,
         "init_from=timm:vit_tiny_patch16_224",
@@ -302,7 +307,7 @@ def test_a_run_can_start_from_the_builtin_model() -> None:
 
 def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) -> None:
     """And so does the normalization, which is set here."""
-    torch.save({"model_ema": STATE}, "x.pth")
+    torch.save({"model_ema": STATE, "args": Namespace(lr=0.1)}, "x.pth")
     probe = [*TRAIN, "init_from=x.pth", "train.freeze=encoder", "optim.lr=0.1", "train.epochs=2"]
     probe += ["data.image_size=40", "train.ema_decay=0.5", "train.max_minutes=1e-9"]
     words = "model.head=token; the encoder stays frozen (train.freeze=encoder)"

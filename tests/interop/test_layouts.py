@@ -154,6 +154,8 @@ def test_the_activation_comes_from_timms_config() -> None:
     ):
         with pytest.raises(Refused, match=r"its activation is (silu|quick_gelu), but"):
             TIMM.facts({"config.json": content})
+    content = {"architecture": "vit_base_patch32_siglip_256"}
+    assert "activation" not in TIMM.facts({"config.json": content}).settings
 
 
 def test_images_that_are_not_normalized_keep_their_values() -> None:

@@ -165,7 +165,7 @@ def test_timms_rotary_and_gated_models_are_refused_by_name(run: Run) -> None:
 
     dinov3 = timm.create_model("vit_small_patch16_dinov3", depth=1, embed_dim=DIM, num_heads=HEADS)
     gated = timm_model(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
-    for model, words in ((dinov3, "rotary positions of timm's EVA"), (gated, "a SwiGLU MLP")):
+    for model, words in ((dinov3, "rotary positions as in BEiT, EVA"), (gated, "a SwiGLU MLP")):
         torch.save(model.state_dict(), "x.pth")
         run.fails(words, "vit-train", *FITTING, "init_from=x.pth")
 

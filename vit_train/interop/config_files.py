@@ -52,13 +52,6 @@ def known_statistics(images: Mapping[str, Any], mean: str, std: str) -> Statisti
     return valid_statistics(images[mean], images[std]) if is_known else None
 
 
-# Number of attention heads by the size in an architecture's name, as in vit_small_patch16_224.
-HEADS = {
-    "tiny": 3,
-    "small": 6,
-    "base": 12,
-    **dict.fromkeys(("large", "huge", "giant", "giantopt", "gigantic", "so400m"), 16),
-}
 # timm's names for the pooling before the head, with this program's names for the head.
 POOLING = {"token": "token", "avg": "gap"}
 # LayerNorm's eps in timm's models, and in models that follow CLIP.
@@ -73,14 +66,14 @@ def timm_facts(files: Files) -> ModelFacts:
         return ModelFacts()
     given = config.get("model_args") or {}
     architecture = str(config.get("architecture", ""))
-    usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
-    settings = {
-        "activation": our_activation(given.get("act_layer", usual)),
-        "norm_eps": CLIP_EPS if "_clip_" in architecture else EPS,
-    }
-    by_size = next((heads for size, heads in HEADS.items() if f"_{size}_" in architecture), None)
-    if (heads := given.get("num_heads", by_size)) is not None:
-        settings["num_heads"] = heads
+    require_pre_norm(architecture)
+    settings: dict[str, Any] = {"norm_eps": CLIP_EPS if "_clip_" in architecture else EPS}
+    # Some of SigLIP's architectures have gelu, others gelu_tanh.
+    if "act_layer" in given or "siglip" not in architecture:
+        usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
+        settings["activation"] = our_activation(given.get("act_layer", usual))
+    if "num_heads" in given:
+        settings["num_heads"] = given["num_heads"]
     if (pooling := given.get("global_pool", config.get("global_pool"))) is not None:
         settings["head"] = POOLING.get(pooling, "another")
     images = config.get("pretrained_cfg") or config
@@ -89,10 +82,17 @@ def timm_facts(files: Files) -> ModelFacts:
     return ModelFacts(settings, classes, known_statistics(images, "mean", "std"))
 
 
+def require_pre_norm(architecture: str) -> None:
+    """Raise Refused for timm's rpn models, whose weights have the same names as other models'."""
+    if "_rpn_" in architecture:
+        raise Refused("not supported: a LayerNorm after attention and MLP, as in timm's rpn models")
+
+
 def built_facts(model: nn.Module) -> ModelFacts:
     """Return facts, such as the number of heads, about a model that timm has built."""
     block: Any = model.get_submodule("blocks.0")
     images = vars(model).get("pretrained_cfg", {})
+    require_pre_norm(images.get("architecture", ""))
     settings = {
         "num_heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,

@@ -30,13 +30,12 @@ from vit_train.model.positions import Weights
 # The initial factors of LayerScale, if none are loaded.
 LAYER_SCALE = 1e-5
 
+SWIGLU = "a SwiGLU MLP as in DINOv2's giant model"
 # Parts of other models, by pieces of the names of their weights.
 OTHER_PARTS = {
-    "dist_token": "a distillation token",
-    "distillation_token": "a distillation token",
-    ".gamma_1": "the rotary positions of timm's EVA and DINOv3 models",
+    ".gamma_1": "LayerScale or rotary positions as in BEiT, EVA and DINOv3",
     ".mlp.up_proj.": "the rotary positions of DINOv3",
-    ".mlp.weights_in.": "a SwiGLU MLP whose gate and value halves are swapped",
+    ".mlp.weights_in.": SWIGLU,
 }
 
 
@@ -129,7 +128,7 @@ def settings_shown(state: Mapping[str, Tensor]) -> dict[str, Any]:
     patches = state["patch_embed.proj.weight"]
     hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
     if 2 * state["blocks.0.mlp.fc2.weight"].shape[-1] == hidden:
-        raise Refused("not supported: a SwiGLU MLP whose gate and value halves are swapped")
+        raise Refused(f"not supported: {SWIGLU}")
     head = "token_mlp" if "pre_head.0.weight" in state else "token"
     pooled = "gap_norm" if "fc_norm.weight" in state else "gap"
     return {

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import zipfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -114,7 +115,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
         return translated(state, layout, facts, wanted)
     except (LookupError, TypeError, AttributeError) as error:  # JSON with a different structure
         raise Refused(
-            f"the metadata of {path}, or {CONFIG_FILES[0]}, does not describe a model"
+            f"the metadata of {path}, or config.json, does not describe a model"
         ) from error
 
 
@@ -135,7 +136,9 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
         model = import_module("timm").create_model(name, pretrained=True)
         facts = built_facts(model)
     except ImportError as error:
-        raise Refused("timm is not installed: pip install -e '.[timm]' in the checkout") from error
+        raise Refused(
+            f"timm cannot be imported ({reason(error)}): pip install -e '.[timm]' in the checkout"
+        ) from error
     except Exception as error:  # errors of the network, of timm, or for blocks without attention
         raise Refused(f"cannot get {name} from timm: {reason(error)}") from error
     state = unwrapped(model.state_dict())
@@ -153,8 +156,6 @@ def translated(state: Weights, layout: Layout, facts: ModelFacts, wanted: ViTCon
     ours = in_float({key.replace("fc_norm.", "norm."): value for key, value in ours.items()})
     fixed = {name: values[0] for name, values in layout.supported.items() if len(values) == 1}
     stated = fixed | dict(facts.settings)
-    if type(stated.get("num_heads", 1)) is not int:
-        raise TypeError("the number of heads is not a whole number")
     classes = typed(list[str] | None, facts.classes, "the class names")
     assumed = assumptions(layout, ours, shown, wanted)
     config = replace(wanted, **assumed | stated | shown)  # the weights take precedence
@@ -198,8 +199,7 @@ def assumptions(
     values. `shown` has the settings that follow from the weights.
     """
     width = shown["embed_dim"]
-    # ViT-H, ViT-g and ViT-G have 16 heads, too; only DINOv2's giant model has 24.
-    usual = 24 if width == 1536 else min(16, max(1, width // HEAD_DIM))
+    usual = min(16, max(1, width // HEAD_DIM))  # ViT-H, ViT-g and ViT-G have 16 heads, too
     assumed = {
         "num_heads": wanted.num_heads if width == wanted.embed_dim else usual,
         "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,
@@ -272,9 +272,13 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     if zipfile.is_zipfile(path):
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            with torch.serialization.safe_globals([Namespace]):  # the arguments of timm's train.py
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # reading such a file can raise any error
-            raise Refused(f"it cannot be read without running code: {reason(error)}") from error
+            raise Refused(
+                "it is damaged, or contains more than weights, which could run code: save its "
+                "state dict alone, torch.save(model.state_dict(), FILE)"
+            ) from error
         state = unwrapped(content)
         # A few bytes can stand for a huge tensor: its stride may be 0.
         if any(each.nbytes > path.stat().st_size for each in state.values()):
