@@ -504,11 +504,10 @@ def test_an_export_with_other_predictions_is_deleted(
     off = replace(chosen, open=lambda *what: lambda images: chosen.open(*what)(images) * 1.0002)
     monkeypatch.setitem(FORMATS_BY_NAME, form, off)
     Path("old").mkdir()
-    if form == "hf":
-        run.fails("old already exists: delete it", "vit-export", "ckpt=run", "format=hf", "out=old")
+    export = ["vit-export", "ckpt=run", f"format={form}"]
+    run.fails("old already exists: delete it", *export, "out=old")
     before = set(Path().iterdir())
-    words = "the file was deleted: the same top-1 on 8 of"
-    run.fails(words, "vit-export", "ckpt=run", f"format={form}", f"out={out}")
+    run.fails("the file was deleted: the same top-1 on 8 of", *export, f"out={out}")
     assert set(Path().iterdir()) == before
 
 
@@ -555,6 +554,7 @@ def test_a_card_has_the_results_of_its_run(tmp_path: Path) -> None:
     model = exportable(vit_train.load("builtin:cifar10"), True, False)
     card = exporting.model_card(model, FORMATS_BY_NAME["torch"], "x.pt2", ["checked"])
     assert "| test images, final weights | bf16 | 91.33% | 90.76% to 91.87% | 10,000 |" in card
+    assert "init_from=outputs/clock_90_cpu_mae/0 " in card and "(0.8: 0.215, 0.9: 0.215," in card
     path = tmp_path / "checkpoints/x.safetensors"
     elsewhere = replace(model, meta=replace(model.meta, path=path))
     for summary in (None, [1], {"command": 3}, {"test": {"final": None}}, {"test": {"final": {}}}):

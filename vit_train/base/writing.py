@@ -57,12 +57,7 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Create a folder and yield its path; if the block fails, delete the folder and its content.
-
-    Raise Refused if `path` exists.
-    """
-    if path.exists():
-        raise Refused(f"{path} already exists: delete it, or choose another name with out=")
+    """Create a folder and yield its path; if the block fails, delete the folder and its content."""
     path.mkdir()
     try:
         yield path

@@ -39,7 +39,7 @@ def export(config: ExportConfig) -> Path:
     missing, or if the exported model's predictions differ from the original's.
     """
     name = config.format
-    chosen = FORMATS_BY_NAME[config.format]
+    chosen = FORMATS_BY_NAME[name]
     if missing := [package for package in chosen.needs if find_spec(package) is None]:
         raise ValueError(
             f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the "
@@ -53,6 +53,8 @@ def export(config: ExportConfig) -> Path:
     out = Path(config.out or folder / file)
     if out.resolve() == model.meta.path.resolve():
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
+    if out.is_dir() or (out.exists() and not chosen.suffix):
+        raise ValueError(f"{out} already exists: delete it, or choose another name with out=")
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = list(image_sets(config, model))
 
@@ -161,7 +163,7 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
     inputs = f"{kind} (N, {', '.join(map(str, meta.image_shape))})"
     mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
     thresholds = (
-        f"{markdown_cell(tag)} {least:.3f}"
+        f"{markdown_cell(tag)}: {least:.3f}"
         for tag, least in model.thresholds.items()
         if least is not None
     )
@@ -181,8 +183,8 @@ def model_card(model: Exportable, form: Format, name: str, checks: Sequence[str]
     )
     try:
         summary = read_object(summary_file(meta.path))
-        # Without the folders of the machine that trained the model.
-        command = re.sub(r"(?<==)\S*/(?=[^/\s])", "", summary.get("command", ""))
+        # Without absolute folders, which tell about the machine that trained the model.
+        command = re.sub(r"(?<==)[~/]\S*/(?=[^/\s])", "", summary.get("command", ""))
         return card(summary=summary, command=command.replace("`", "'"))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, TemplateError):
         return card(summary={}, command="")
