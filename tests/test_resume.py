@@ -322,13 +322,12 @@ def test_a_run_that_cannot_be_resumed_is_refused(run: Run, small_run: SmallRun) 
         ("there is no run in nowhere", "resume=nowhere"),
         ("resume= continues a single run", "-m", "resume=runs/b"),
         ("Ambiguous value for argument 'resume=runs/a,runs/b'", "resume=runs/a,runs/b"),
-        ("this folder holds runs: name one of them, such as runs/b (vit-results", "resume=runs"),
+        ("there is no run in runs, did you mean runs/b? (vit-results", "resume=runs"),
     ):
         run.fails(words, "vit-train", *arguments)
-    unread = dict.fromkeys(("model: [", "5", "seed: !!timestamp foo"), "cannot be read: ")
-    for text, words in (unread | {"seed: 0": "the config's model must be one of: "}).items():
+    for text in ("model: [", "5", "seed: !!timestamp foo", "seed: 0"):
         Path("runs/b/config.yaml").write_text(text, encoding="utf-8")
-        run.fails(words, "vit-train", "resume=runs/b")
+        run.fails("cannot be read: ", "vit-train", "resume=runs/b")
     assert not list(Path("empty").iterdir()) and not Path("outputs").exists()
 
 
@@ -515,7 +514,7 @@ def test_a_run_is_repeated_from_its_settings(run: Run, small_run: SmallRun) -> N
     table = ["data=table", "data.file=nowhere.csv"]
     run.fails("nowhere.csv cannot be read", "vit-train", "config=run", *table)
     Path("run/requested.yaml").write_text("model: 3", encoding="utf-8")
-    run.fails("the config's model must be one of", "vit-train", "config=run")
+    run.fails("requested.yaml cannot be read: it states", "vit-train", "config=run")
     Path("published.json").write_text("{}", encoding="utf-8")
     run.fails("its config contains no settings", "vit-train", "config=published.json")
 

@@ -18,14 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from vit_train.base.reading import (
-    Refused,
-    near_path,
-    typed,
-)
+from vit_train.base.reading import Refused, typed
 from vit_train.config.fields import ImageShape
 from vit_train.loop.state import State, TrainerState
-from vit_train.trained.folder import resume_command
+from vit_train.trained.folder import near_run, resume_command
 
 FORMAT = "vit_train checkpoint 3"
 # The metadata's key in the file, and the key of a tensor's name in the JSON.
@@ -103,7 +99,7 @@ class Checkpoint(TrainerState, Facts):
         if there is one.
         """
         if not path.exists():
-            raise ValueError(f"no checkpoint at {path}{near_path(path)}")
+            raise ValueError(f"no checkpoint at {path}{near_run(path)}")
         try:
             return read(path)
         except Refused as error:

@@ -102,9 +102,19 @@ def checkpoint_at(path: Path) -> Path:
     if found is None:
         raise ValueError(
             f"{path} has no {CHECKPOINTS}/{BEST} or {LAST}, and no runs: name a run's folder, a "
-            "folder of runs, or a checkpoint"
+            f"folder of runs, or a checkpoint{near_run(path)}"
         )
     return found
+
+
+def near_run(path: Path) -> str:
+    """Return the hint ", did you mean RUN?" for a path without a checkpoint; "" if none is near.
+
+    RUN is the last run below the folder, or else has a similar name.
+    """
+    folder = path.parents[1] if path.parent.name == CHECKPOINTS else path
+    runs = [each.parent for depth in ("*", "*/*") for each in folder.glob(f"{depth}/{CONFIG}")]
+    return f", did you mean {max(runs)}?" if runs else near_path(path) or near_path(folder)
 
 
 def run_at(path: Path) -> Path:
@@ -154,7 +164,7 @@ def finished_run(path: str) -> Path:
     folder = run_at(Path(path))
     if not holds_run(folder):
         raise ValueError(
-            f"extend={path}: there is no run in {folder}{near_path(folder)}: name the folder "
+            f"extend={path}: there is no run in {folder}{near_run(folder)}: name the folder "
             "of a finished run, or use init_from= to start from a checkpoint's weights"
         )
     if not is_finished(folder):
@@ -190,14 +200,9 @@ def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
             f"run's folder{other if path.suffix == SUFFIX else ''}"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
-        runs = sorted(folder.glob(f"*/{CONFIG}"))
-        reason = (
-            f"this folder holds runs: name one of them, such as {runs[-1].parent}"
-            if runs
-            else f"there is no run in {folder}{near_path(folder)}"
-        )
         raise ValueError(
-            f"{key}={name}: {reason} (vit-results lists the unfinished runs in a folder)"
+            f"{key}={name}: there is no run in {folder}{near_run(folder)} (vit-results lists the "
+            "unfinished runs in a folder)"
         )
     return folder, named
 
