@@ -22,6 +22,7 @@ from vit_train.config.run import (
     CONTINUED,
     TrainConfig,
     by_key,
+    choice_of,
     declared,
     declared_by,
     from_checkpoint,
@@ -202,7 +203,12 @@ def read_settings(path: Path) -> dict[str, Any]:
             return summary["config"]  # type: ignore[no-any-return]
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
         require_config(stored, "it")
+        if not choice_of(stored, "model"):
+            raise ValueError("it states no model")
         return stored
     # PyYAML raises errors of any kind for a value that does not fit its tag, such as !!bool foo.
     except Exception as error:
-        raise ValueError(f"{path} cannot be read: {reason(error)}") from None
+        raise ValueError(
+            f"{path} cannot be read: {reason(error)}. Settings are read from a run's folder, its "
+            "config.yaml or a summary"
+        ) from None

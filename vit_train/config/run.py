@@ -159,11 +159,11 @@ def readable(config: TrainConfig) -> TrainConfig:
     Raise ValueError if a group has an unregistered class, or if a value has the wrong type.
     """
     for group, classes in CHOSEN_BY_NAME.items():
-        kind = type(getattr(config, group))
-        if kind not in classes.values():
+        if type(getattr(config, group)) not in classes.values():
+            names = ", ".join(each.__name__ for each in classes.values())
             raise ValueError(
-                f"register {kind.__name__} under a unique name ({group.upper()}_CONFIGS[NAME] = "
-                f"{kind.__name__}), or this run's checkpoints cannot be loaded"
+                f"{group} must be one of: {names}; a class of your own must be registered under a "
+                f"unique name ({group.upper()}_CONFIGS[NAME] = …)"
             )
     return from_checkpoint(asdict(config))
 
