@@ -51,7 +51,9 @@ class OptimConfig(Settings):
         0.0, "The learning rate at the end of the decay, at most optim.lr.", at_least=0
     )
     warmup_epochs: float = setting(
-        1.0, "Epochs of linear warm-up to optim.lr, at most half of the run.", at_least=0
+        1.0,
+        "Epochs of linear warm-up to optim.lr; shortened to half of the run if longer.",
+        at_least=0,
     )
     lr_every: str = setting(
         "step",
@@ -241,7 +243,8 @@ class LoopConfig(Settings):
     minutes: float | None = setting(
         None,
         "Choose train.epochs so that training, validation and the final test fit into this many "
-        "minutes; the speed is measured in a few steps before training. null: no such time.",
+        "minutes; the speed is measured in a few steps before training. null: train.epochs "
+        "decides.",
         above=0,
         kept_by_fork=True,
     )
