@@ -119,13 +119,13 @@ TRAIN = {
     "augment=[light,stong]": "vit-train: there is no augment=stong\n",
     "experiment=imagenet": "vit_tiny_5k",
     # other types
-    "train.epochs=abc": "train.epochs: Value 'abc' of type 'str' could not be converted to Int",
+    "train.epochs=abc": "train.epochs: Value 'abc' of type 'str' must be a whole number\n",
     "optim.lr=fast": "optim.lr: Value 'fast' of type 'str' could not be converted to Float",
     "model.dropout=true": "model.dropout: Value 'True' of type 'bool' could not",
     "model.pre_norm=perhaps": "model.pre_norm: Value 'perhaps' is not a valid bool",
-    "train.epochs=[1,2]": "train.epochs: Value '[1, 2]' of type 'list' could not",
+    "train.epochs=[1,2]": "train.epochs: Value '[1, 2]' of type 'list' must be a whole",
     "device=[cpu]": "device: Cannot convert 'list' to string",
-    "model=cnn model.widths=[a]": "model.widths[0]: Value 'a' of type 'str' could not",
+    "model=cnn model.widths=[a]": "model.widths[0]: Value 'a' of type 'str' must be a",
     "trackers=wandb": "trackers: must be a list: trackers=[A,B]",
     "model=cnn model.widths=9": "model.widths: must be a list: model.widths=[A,B]",
     **{f"{word}=1": f"there is no setting {word}: did you mean {ours}?\n"
@@ -147,8 +147,9 @@ TRAIN = {
        }.items()},
     "num_workers=4": "there is no setting num_workers: --help lists the settings\n",
     "data=cifar10 data.train_images=9": "only with data=shapes: did you mean data.train_subset?\n",
-    "--epochs 3": "unrecognized arguments: --epochs",
+    "--epochs 3": "unrecognized arguments: --epochs 3 (settings are written as key=value",
     "seed=0,1": "To sweep over it, add --multirun to your command line\n",
+    "augment=null": "augment= cannot be null: leave it out, or choose a name",
     "optim=3": "Config group override must be a string or a list. Got int\n",
     "checkpoint=3": "checkpoint: Invalid type assigned: int is not a subclass of CheckpointConfig",
     "model=cnn model.widths=[]": "model.widths must be a list of 1 to 50 numbers, each at least 1",
@@ -205,6 +206,7 @@ TYPED = {
     "vit-eval some": "did you mean ckpt=some?",
     "vit-augment x.jpg": "x.jpg is not a setting: did you mean data.root=x.jpg?\n",
     "vit-inspect x.jpg": "x.jpg is not a setting: did you mean out=x.jpg?\n",
+    "vit-predict run x.jpg": "run is not a setting: did you mean ckpt=run?\n",
     "vit-predict x.jpg": "x.jpg is not a setting: did you mean images=x.jpg?\n",
     # names that are none, typed and in files
     "vit-eval ckpt=nowhere +batchsize=3": "no setting batchsize: did you mean batch_size?\n",
@@ -212,11 +214,14 @@ TYPED = {
     "vit-augment ++image=3": "there is no setting image: did you mean images?\n",
     "vit-augment +augment.flop=true": "augment.flop: did you mean augment.flip?\n",
     f"{OWN} experiment=name": "In 'experiment/name': there is no setting train.epoch: did you mean",
-    f"{OWN} experiment=type": "train.epochs: Value 'abc' of type 'str' could not be converted",
+    f"{OWN} experiment=type": "train.epochs: Value 'abc' of type 'str' must be a whole number",
+    f"{OWN} experiment=open": "expected ',' or '}'",
+    f"{OWN} experiment=part": "In 'experiment/part': the file of a recipe must begin with '# @pack",
+    "vit-train --config-dir nowhere": "--config-dir=nowhere: there is no such folder\n",
     f"{OWN} experiment=choice": "there is no data=foldr",
-    f"{OWN} experiment=zzz": "mae_then_classify, name, paper_example,",
+    f"{OWN} experiment=zzz": "mae_then_classify, name, open, paper_example, part,",
     # what comes from the checkpoint
-    "vit-eval ckpt=nowhere data=shapes": "vit-eval: data= cannot be set here: it comes from",
+    "vit-eval ckpt=nowhere data=shapes": "data= cannot be set here: did you mean data.name=",
     "vit-explain ckpt=nowhere +data=shapes": "vit-explain: data= cannot be set here",
     "vit-predict ckpt=nowhere data=3": "vit-predict: data= cannot be set here",
     "vit-export ckpt=nowhere model=tiny": "vit-export: model= cannot be set here",
@@ -224,6 +229,8 @@ TYPED = {
     "vit-eval ckpt=0": "no checkpoint at 0",
     "vit-eval ckpt=null": "no checkpoint at None",
     "vit-eval ckpt=~/nowhere": f"no checkpoint at {Path.home()}/nowhere",
+    "vit-eval 'ckpt=[~/nowhere,run]'": f"no checkpoint at {Path.home()}/nowhere",
+    "vit-eval ckpt=checkpoints/best.safetensors": "best.safetensors, did you mean some?\n",
     # more memory than there is
     f"vit-augment {FEW} images=1000000000": "images=1000000000 must be at least 1 and at most 30",
     f"vit-augment {FEW} variants=400": "variants=400 must be at least 1 and at most 30",
@@ -244,8 +251,10 @@ TYPED = {
     "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
     "vit-train config=run fork=run": "fork= and config= cannot be combined",
     "vit-train resume=run extend=run": "resume= and extend= cannot be combined",
-    "vit-train resume=run hydra.run.dir=x": "hydra.run.dir= has no effect here",
-    "vit-train hydra.sweep.dir=x": "that of a sweep (-m) with hydra.sweep.dir=",
+    "vit-train resume=run hydra.run.dir=x": "hydra.run.dir=x has no effect here",
+    "vit-train hydra.sweep.dir=x": "are only for sweeps: add -m",
+    "vit-train hydra/launcher=basic": "hydra/launcher=basic has no effect here",
+    "vit-train seed=auto experiment=quickstart": "two combinations of settings, but this sweep has",
     "vit-train resume=run/config.yaml": "this is not a checkpoint in a run's checkpoints/: name",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
     "vit-eval ckpt=run data.root=run": "has no effect, because this run's images are generated",
@@ -279,6 +288,7 @@ TYPED = {
     "vit-train config=run experiment=mae": "config= and experiment= cannot be combined",
     "vit-train extend=run experiment=mae": "extend= and experiment= cannot be combined",
     "vit-train config=nowhere": "nowhere cannot be read: ",
+    "vit-train config=some/experiment/part.yaml": "it states no model. Settings are read from",
     "vit-results run --baseline depth=9": "--baseline=depth=9 matches 0 rows, but must match one",
     "vit-explain ckpt=run method=attention layer=3": "layer=3: the model has layers 1 to 2",
     "vit-explain ckpt=run method=attention layer=0": "layer=0: the model has layers 1 to 2",
@@ -322,7 +332,8 @@ TYPED = {
     "vit-inspect model.positions=rotary": "must be one of: none, learned",
     "vit-inspect model.depth=100000000": "must be at least 1 and at most 1000",
     "vit-inspect data=folder data.root=photos": "does not load the images of data=folder: set",
-    "vit-inspect resume=run": "resume=run is only for vit-train",
+    "vit-inspect resume=run": "resume= is only for vit-train: vit-inspect describes new models",
+    "vit-check fork=run": "fork= is only for vit-train",
     **{f"{command} --experimental-rerun run.pickle": "--experimental-rerun could run arbitrary code"
        for command in ("vit-train", "vit-eval")},
     **{f"{command} '{argument}'": words
@@ -355,6 +366,8 @@ def place(run: Run, small_run: SmallRun) -> None:
     for name, content in {
         "experiment/name": "# @package _global_\ntrain: {epoch: 5}\n",
         "experiment/type": "# @package _global_\ntrain: {epochs: abc}\n",
+        "experiment/open": "# @package _global_\ntrain: {epochs: 1\n",
+        "experiment/part": "train: {epochs: 1}\n",
         "experiment/choice": "# @package _global_\ndefaults: [/data/foldr]\n",
         "data/few": "defaults: [shapes]\ntrain_images: 50\n",
         "extra/own": "# @package _global_\noptim: {lr: 0.5}\n",
@@ -540,7 +553,7 @@ def test_a_subclass_builds_what_its_base_builds() -> None:
     assert builder(Own()) is load_shapes
     with pytest.raises(ValueError, match="TrainConfig builds nothing"):
         builder(TrainConfig())
-    with pytest.raises(ValueError, match="register OptimConfig under a unique name"):
+    with pytest.raises(ValueError, match="optim must be one of: AdamWConfig, MuonConfig,"):
         readable(with_defaults(TrainConfig(optim=OptimConfig(lr=5e-5))))
 
 

@@ -56,10 +56,11 @@ def test_text_stays_as_written(run: Run, name: str, notes: str, root: str) -> No
 
 
 def test_text_in_a_sweep_stays_as_written(run: Run, started: Started) -> None:
-    run.succeeds("vit-train", "-m", "name=0.10, 0.20 ,'a, 1.0',b 1.0")
+    run.succeeds("vit-train", "-m", "name=0.10, 0.20 ,'a, 1.0',b 1.0,~/c")
     run.succeeds("vit-train", "name=null", "notes=NULL")
     names = [config.name for config, _ in started]
-    assert names == ["0.10", "0.20", "a, 1.0", "b 1.0", None] and started[-1][0].notes == "NULL"
+    assert names == ["0.10", "0.20", "a, 1.0", "b 1.0", str(Path("~/c").expanduser()), None]
+    assert started[-1][0].notes == "NULL"
 
 
 def test_an_experiment_that_sweeps_takes_more_values(run: Run, started: Started) -> None:

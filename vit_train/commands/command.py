@@ -28,6 +28,7 @@ from vit_train.config.fields import UsageError
 from vit_train.config.run import (
     CHOSEN_BY_NAME,
     CONF_DIR,
+    CONTINUED,
     GROUPS,
     IMPORT,
     Config,
@@ -35,6 +36,7 @@ from vit_train.config.run import (
     register_schemas,
     to_config,
 )
+from vit_train.trained.folder import holds_run
 from vit_train.trained.own_code import file_of, is_own, own_code, own_modules
 
 # The types of settings that hold text, and settings of other types that hold text.
@@ -44,9 +46,9 @@ PATHS = ("ckpt", "images", "hydra.run.dir", "hydra.sweep.dir")
 PARTS = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?!\s)(?:\\.|[^,'"\[\](){}\\])+(?<!\s)"""
 )
-# Parts that Hydra may read as a number, true, false or null, and write differently as text: 0.10
-# becomes 0.1. Whole numbers stay the same, and null stands for no value.
-ALTERED = re.compile(r"(?!\d+$|null$)(?i:[+-]?\.?\d[\w.+-]*|[+-]?(?:inf|nan)|true|false|null)")
+# Parts that begin with ~, or that Hydra may read as a number, true, false or null, and write
+# differently as text: 0.10 becomes 0.1. Whole numbers stay the same, and null stands for no value.
+ALTERED = re.compile(r"(?!\d+$|null$)(?i:~.*|[+-]?\.?\d[\w.+-]*|[+-]?(?:inf|nan)|true|false|null)")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 WIDTH = 96
 # Hydra's flags that also make sense for commands without sweeps.
@@ -73,14 +75,16 @@ def checked(
     """
     for each in settings:
         if not SETTING.fullmatch(each):
-            hint = f"did you mean {path}={each}?" if exists(each) else f"write {GRAMMAR}"
+            key = "ckpt" if path == "images" and holds_run(Path(each)) else path
+            hint = f"did you mean {key}={each}?" if exists(each) else f"write {GRAMMAR}"
             refuse(f"{each} is not a setting: {hint}")
         key, _, value = each.lstrip("+~").partition("=")
         if key in GROUPS and key not in groups and not value.startswith("{"):
-            refuse(
-                f"{key}= cannot be set here: it comes from the checkpoint or is not used (--help "
-                "lists the settings)"
-            )
+            usual = "it comes from the checkpoint or is not used (--help lists the settings)"
+            hint = f"did you mean {key}.name={value}?" if f"{key}.name" in texts else usual
+            refuse(f"{key}= cannot be set here: {hint}")
+        if key in groups and value == "null":
+            refuse(f"{key}= cannot be null: leave it out, or choose a name that --help lists")
         yield each.removesuffix(value) + as_text(value) if key in texts else each
 
 
@@ -90,15 +94,19 @@ def quoted(text: Path | str) -> str:
 
 
 def as_text(value: str) -> str:
-    """Quote a value that is a path, or else the parts of the value that Hydra would alter.
+    """Quote a value that is an existing path, or else its parts that Hydra would alter.
 
-    A path exists or begins with ~, which is replaced with the home folder, because shells do not
-    expand ~ after a key with a dot. Other values, such as 0.10 or true, may be parts of a list, or
-    values of a sweep.
+    A ~ at the beginning of the path or of a part is replaced with the home folder, because shells
+    do not expand ~ after a key with a dot. The parts, such as ~/run, 0.10 or true, may be those of
+    a list, or the values of a sweep.
     """
-    if value.startswith("~") or exists(value):
-        return quoted(os.path.expanduser(value))
-    return PARTS.sub(lambda part: quoted(part[0]) if ALTERED.fullmatch(part[0]) else part[0], value)
+    whole = os.path.expanduser(value)
+    if exists(whole):
+        return quoted(whole)
+    return PARTS.sub(
+        lambda part: quoted(os.path.expanduser(part[0])) if ALTERED.fullmatch(part[0]) else part[0],
+        value,
+    )
 
 
 def keep_text(names: Sequence[str]) -> None:
@@ -198,7 +206,7 @@ def read_command(
         print(version_line())
         sys.exit()
     parser = flag_parser()
-    parser.error = refuse
+    parser.error = lambda message: refuse(f"{message} (settings are written as {GRAMMAR})")
     # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
@@ -206,6 +214,8 @@ def read_command(
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and config_name != "train":
             refuse(f"--{flag.replace('_', '-')} is only for vit-train")
+    if flags.config_dir and not os.path.isdir(flags.config_dir):
+        refuse(f"--config-dir={flags.config_dir}: there is no such folder")
     settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
     texts = [key for key, each in declared(kind).items() if each["type"] in TEXT]
     flags.overrides = list(checked(settings, path, groups, [*texts, *PATHS]))
@@ -282,6 +292,9 @@ def console_command(
                 print(OmegaConf.to_yaml(config), end="")
             else:
                 require_known(config, settings)
+                for key in CONTINUED:
+                    if "experiment" in groups and config.get(key) is not None:
+                        refuse(f"{key}= is only for vit-train: {name} describes new models")
                 call = resolve_name(work) if isinstance(work, str) else work
                 call(to_config(config, settings))
 

@@ -25,7 +25,7 @@ from vit_train.trained.own_code import PACKAGE, is_own, own_modules
 
 GRAMMAR = "key=value; quote a value with special characters: key=\"'a, b'\""
 # Hydra, its plugins, and the libraries that they use.
-HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
+HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy", "yaml")
 EXPECTED = (
     ValueError,
     OSError,
@@ -152,6 +152,7 @@ def describe_setting(error: BaseException | None, kind: type) -> str:
             return no_such_choice(error)
         case OmegaConfBaseException():
             wrong = str(error.msg).splitlines()[0].replace("is not Optional", "cannot be null")
+            wrong = wrong.replace("could not be converted to Integer", "must be a whole number")
             if "is not a ListConfig" in wrong:
                 wrong = f"must be a list: {error.full_key}=[A,B]"
             return f"{error.full_key}: {wrong}"
@@ -160,6 +161,8 @@ def describe_setting(error: BaseException | None, kind: type) -> str:
 
 def no_such_setting(asked: str, kind: type) -> str:
     """Return the message for a setting that does not exist; suggest settings with similar names."""
+    if asked == "experiment":
+        return "the file of a recipe must begin with '# @package _global_'"
     group, _, name = asked.rpartition(".")
     having = [
         choice

@@ -155,11 +155,9 @@ def run_until_decided(
         for each in OverridesParser.create().parse_overrides(rest)
         if each.is_sweep_override()
     )
-    keys = {each.partition("=")[0] for each in rest}
-    if "hydra/launcher" in keys:
+    if any("hydra/launcher=" in each for each in rest):
         raise ValueError(f"{AUTO} trains one run after the other: leave out hydra/launcher=")
-    # An experiment may have values to sweep over.
-    if combinations != 2 and "experiment" not in keys:
+    if combinations != 2:
         raise ValueError(EXACTLY_TWO.format(combinations))
     rest.append("hydra.sweep.subdir=seed_${seed}_${hydra.job.num}")
     for seed in range(LAST_LOOK):

@@ -47,6 +47,8 @@ vit-train: train a Vision Transformer on small images.
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
 # Flags and settings with which a single run needs no more of Hydra than its config.
 COMPOSED = {"overrides", "config_dir", "run", "hydra.run.dir", "hydra.searchpath"}
+# Settings of Hydra that have an effect only on sweeps.
+FOR_SWEEPS = ("hydra.sweep.dir=", "hydra/launcher=", "hydra/sweeper=")
 # Among the processes that torchrun starts, only the first one writes files. Other launchers may set
 # RANK for processes that train alone.
 IS_MAIN = os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
@@ -74,11 +76,13 @@ def start(composed: DictConfig, settings: HydraConf, folder: Path) -> Outcome:
     if len(used) > 1:
         refuse(f"{' and '.join(used)} cannot be combined: use only one of them")
     in_sweep = settings.mode == RunMode.MULTIRUN
-    unused = "hydra.run.dir=" if in_sweep or used == ["resume="] else "hydra.sweep.dir="
-    if IS_MAIN and any(each.startswith(unused) for each in settings.overrides.hydra):
+    unused = ("hydra.run.dir=",) if in_sweep or used == ["resume="] else FOR_SWEEPS
+    useless = [each for each in settings.overrides.hydra if each.startswith(unused)]
+    if IS_MAIN and useless:
         refuse(
-            f"{unused} has no effect here: name the folder of a new run with hydra.run.dir=, and "
-            "that of a sweep (-m) with hydra.sweep.dir="
+            f"{useless[0]} has no effect here: hydra.run.dir= is only for a new single run, and "
+            "hydra.sweep.dir=, hydra/launcher= and hydra/sweeper= are only for sweeps: add -m (a "
+            "resumed run stays in its folder)"
         )
     if composed.resume is not None:
         return resume(composed, settings)
@@ -186,7 +190,7 @@ def new_run_folder(choices: Mapping[str, str], now: str, _root_: DictConfig) -> 
     task = choices["task"]
     root = _root_.data.get("root")
     if data == "folder" and root:
-        data = file_name(Path(os.path.expanduser(root)).resolve().name) or data
+        data = file_name(Path(root).resolve().name) or data
     model = {"vit": "tiny"}.get(choices["model"], choices["model"])  # the same, left out
     name = f"{data}-{model}" + ("" if task == "classify" else f"-{task}")
     verbs = {"extend": "extended", "fork": "forked", "config": "repeated"}

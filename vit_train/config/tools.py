@@ -10,7 +10,7 @@ from vit_train.config.data import (
     max_pixels_setting,
 )
 from vit_train.config.fields import Settings, seed_setting, setting
-from vit_train.config.run import CONTINUED, TrainConfig
+from vit_train.config.run import TrainConfig
 from vit_train.config.training import PRECISIONS, device_setting
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
@@ -361,11 +361,3 @@ class InspectConfig(TrainConfig):
         "The picture file for the position table, if the model has one.",
         suffixes=PICTURES,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in CONTINUED:
-            if (run := getattr(self, key)) is not None:
-                raise ValueError(
-                    f"{key}={run} is only for vit-train: vit-inspect describes new models"
-                )
