@@ -199,7 +199,7 @@ def board(tmp_path: Path) -> TensorBoard:
     return TensorBoard(tmp_path)
 
 
-TRAINED = SimpleNamespace(model=nn.Identity(), gradient_norm=torch.tensor(3.0))
+TRAINED = SimpleNamespace(model=nn.LayerNorm(1, bias=False), gradient_norm=torch.tensor(3.0))
 
 
 def written(board: TensorBoard) -> EventAccumulator:
@@ -220,7 +220,7 @@ def test_every_number_stands_at_its_step_under_its_name(board: TensorBoard) -> N
     expected = {
         "loss/train": (42, 1.5), "acc/train": (42, 0.25), "train/lr": (42, 1e-3),
         "train/images_per_s": (42, 640), "train/images_seen": (42, 1344),
-        "train/gradient_norm": (42, 3),
+        "train/gradient_norm": (42, 3), "weight norm/weight": (42, 1),
         "loss/val": (42, 0.75), "acc/val": (42, 0.5), "val/top5": (42, 0.875),
         "val/balanced_acc": (42, 0.5),
         "val/ece": (42, 0.5),

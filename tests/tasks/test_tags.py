@@ -53,7 +53,7 @@ def test_intervals_are_those_of_resampled_images() -> None:
     expected = np.quantile(scores, (0.025, 0.975))
     assert found.f1_intervals(thresholds)[1] == pytest.approx(expected, abs=0.03)
     chosen = [TagPredictions(found.truth[each], found.logits[each]) for each in samples]
-    expected = np.quantile([each.mean_average_precision for each in chosen], (0.025, 0.975))
+    expected = np.quantile([Tagging.of(each).map for each in chosen], (0.025, 0.975))
     assert Tagging.of(found).interval == pytest.approx(expected, abs=0.03)
 
 
@@ -64,11 +64,11 @@ def test_the_interval_of_a_difference_is_that_of_the_same_resampled_images() -> 
     for _ in range(300):
         sample = rng.integers(200, size=200)
         both = (TagPredictions(each.truth[sample], each.logits[sample]) for each in (one, worse))
-        first, second = (each.mean_average_precision for each in both)
+        first, second = (Tagging.of(each).map for each in both)
         differences.append(second - first)
     (pair,) = compare({"A": Tagging.of(one), "B": Tagging.of(worse)})
     assert pair["interval_95"] == pytest.approx(np.quantile(differences, (0.025, 0.975)), abs=0.02)
-    assert pair["difference"] == worse.mean_average_precision - one.mean_average_precision < 0
+    assert pair["difference"] == Tagging.of(worse).map - Tagging.of(one).map < 0
     assert "From A to B, mAP changes by -" in verdict(pair) and pair["images"] == 200
     assert "a significant difference" in verdict(pair)
     (same,) = compare({"A": Tagging.of(one), "B": Tagging.of(one)})

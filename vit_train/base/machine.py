@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch  # slow; only in functions, because short error messages need this module
 
 CPUINFO = Path("/proc/cpuinfo")
-CHECKOUT = Path(__file__).parents[2]
 
 
 def versions() -> dict[str, str]:
@@ -42,7 +41,7 @@ def version_of(package: str) -> str:
 
 
 @cache
-def commit(top: Path = CHECKOUT) -> str | None:
+def commit(top: Path = Path(__file__).parents[2]) -> str | None:
     """Return the commit of the checkout `top`, with "+changes" if tracked files have changed.
 
     Return None if `top` is not a checkout, or if git fails. The result is cached at the start of a

@@ -51,10 +51,10 @@ def plain_cell(cell: object) -> object:
 
     Some spreadsheets begin another cell after a semicolon. Numbers, such as "-1.5", stay unchanged.
     """
-    computed = isinstance(cell, str) and re.search(r"(^|;)[=+@\t\r-]", cell)
-    if not computed or re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", str(cell)):
+    number = r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
+    if not isinstance(cell, str) or re.fullmatch(number, cell):
         return cell
-    return re.sub(r"(^|;)(?=[=+@\t\r-])", r"\1'", str(cell))
+    return re.sub(r"(^|;)(?=[=+@\t\r-])", r"\1'", cell)
 
 
 def markdown_cell(text: str) -> str:

@@ -119,7 +119,7 @@ def share_of(count: int, rank: int, ranks: int) -> slice:
 class DrawnBatches(ABC):
     """Base class of training batches, which are made in two steps.
 
-    This process, number `rank` of `ranks`, makes a share of each batch of `batch_size` images.
+    This process makes the part `share` of each batch of `batch_size` images.
 
     `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
     makes the images from these numbers on the device, without waiting for the device. All batches
@@ -129,24 +129,18 @@ class DrawnBatches(ABC):
     device: torch.device
     batch_size: int
     seed: int
-    rank: int
-    ranks: int
-
-    @property
-    def share(self) -> slice:
-        """Return the part of a batch that this process makes."""
-        return share_of(self.batch_size, self.rank, self.ranks)
+    share: slice
 
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
 
-    def generator(self, *place: int) -> np.random.Generator:
-        """Return a random generator that depends only on the seed and the numbers in `place`.
+    def generator(self, *key: int) -> np.random.Generator:
+        """Return a random generator that depends only on the seed and the numbers in `key`.
 
-        For an epoch, `place` is its number; for a batch, the numbers of the epoch and the batch.
+        For an epoch, `key` is its number; for a batch, the numbers of the epoch and the batch.
         """
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
 
     @abstractmethod
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
@@ -222,13 +216,14 @@ def image_steps(size: Size, augment: AugmentConfig) -> list[Step]:
         steps.append(ResizedCrop(size, augment.crop_scale))
     if augment.vertical_flip or augment.rotation:
         steps.append(Orientation(augment.vertical_flip, augment.rotation))
-    if augment.policy != "none" or augment.color_jitter:
-        from vit_train.data.policies import POLICIES, ColorJitter
+    if augment.policy != "none":
+        from vit_train.data.policies import POLICIES
 
-        if augment.policy != "none":
-            steps.append(POLICIES[augment.policy](size, augment))
-        if augment.color_jitter:
-            steps.append(ColorJitter(augment.color_jitter))
+        steps.append(POLICIES[augment.policy](size, augment))
+    if augment.color_jitter:
+        from vit_train.data.policies import ColorJitter
+
+        steps.append(ColorJitter(augment.color_jitter))
     if augment.blur:
         steps.append(Blur(augment.blur))
     return steps
@@ -256,7 +251,8 @@ class TrainBatches(DrawnBatches):
         ranks: int = 1,
         sampler: str = "shuffled",
     ) -> None:
-        super().__init__(device, min(batch_size, len(data)), seed, rank, ranks)
+        size = min(batch_size, len(data))
+        super().__init__(device, size, seed, share_of(size, rank, ranks))
         # Of which equally many images are drawn; None to draw each image once.
         self.strata = strata(data.labels.cpu()) if sampler == "balanced" else None
         self.labels = data.labels.to(device)
@@ -264,11 +260,11 @@ class TrainBatches(DrawnBatches):
         self.weights: Tensor | None = None  # (N,1)
         self.normalize = normalize
         self.cropper = Cropper(place(data.images, device, "training"), augment, device, seed)
-        size = self.cropper.size
-        self.steps = image_steps(size, augment)
-        self.erasing = Erasing(size, augment.erase_prob) if augment.erase_prob else None
+        sides = self.cropper.size
+        self.steps = image_steps(sides, augment)
+        self.erasing = Erasing(sides, augment.erase_prob) if augment.erase_prob else None
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
-        self.mixer = Mixer(size, num_classes, augment) if mixes else None
+        self.mixer = Mixer(sides, num_classes, augment) if mixes else None
         optional = [each for each in (self.erasing, self.mixer) if each is not None]
         # All steps that draw random numbers, in the order of their draws.
         self.drawing = [self.cropper, *self.steps, *optional]

@@ -177,8 +177,8 @@ def fit_image(image: Image.Image, reading: Reading) -> tuple[np.ndarray, int]:
     is_plain = is_flat(np.array(fitted).transpose(2, 0, 1))  # without bars
     if reading.fit == "pad":
         fitted = ImageOps.pad(image, (width, height), bilinear, color=PADDING)
-    pixels = np.array(fitted).transpose(2, 0, 1)
-    return pixels, FLAT * bool(is_plain) + CROPPED * (lost > MOST_LOST)
+    marks = FLAT * bool(is_plain) + CROPPED * (lost > MOST_LOST)
+    return np.array(fitted).transpose(2, 0, 1), marks
 
 
 def upright(image: Image.Image, white_level: int | None) -> Image.Image:
@@ -237,7 +237,7 @@ def common_white_level(paths: Sequence[Path], max_pixels: int) -> int | None:
             return int(deep_values(image).max()) if is_deep(image) else 0
         return 0
 
-    deep = [path for path in paths if path.suffix.lower() in DEEP_SUFFIXES and path.exists()]
+    deep = [path for path in paths if path.suffix.lower() in DEEP_SUFFIXES]
     with ThreadPoolExecutor(THREADS) as pool:
         most = max(pool.map(largest, deep), default=0)
     return white_level_of(most) if most else None

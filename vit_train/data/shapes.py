@@ -128,8 +128,7 @@ def _coordinates(
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)
-    x0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
-    y0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
+    x0, y0 = (scale + _uniform(count, 0, 1, generator) * (size - 2 * scale) for _ in range(2))
     centers = torch.arange(size) + 0.5
     x = (centers - x0) / scale
     y = (centers.view(-1, 1) - y0) / scale

@@ -121,7 +121,11 @@ class GraphedStep:
                 buffer.copy_(pinned(values), non_blocking=True)
             self.graph.replay()
         elif self.replay:
-            self.warm_up(inputs)
+            assert self.side_stream is not None
+            self.side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side_stream):
+                self.function(*self.moved(inputs))
+            torch.cuda.current_stream().wait_stream(self.side_stream)
         else:
             self.function(*self.moved(inputs))
 
@@ -130,13 +134,6 @@ class GraphedStep:
         if self.device.type == "cuda":
             inputs = map(pinned, inputs)
         return [each.to(self.device, non_blocking=True) for each in inputs]
-
-    def warm_up(self, inputs: Iterable[Tensor]) -> None:
-        assert self.side_stream is not None
-        self.side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side_stream):
-            self.function(*self.moved(inputs))
-        torch.cuda.current_stream().wait_stream(self.side_stream)
 
     def capture(self, inputs: tuple[Tensor, ...]) -> None:
         """Capture the function's work in a CUDA graph, without executing it.

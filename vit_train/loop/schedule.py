@@ -38,7 +38,7 @@ def learning_rate(
     2024, arXiv:2403.08763). With `lr_every=epoch`, the rate changes once per epoch. Raise
     ValueError for an unknown schedule.
     """
-    assert config.lr is not None
+    peak = config.peak_lr
     step -= start.step
     if config.lr_every == "epoch":
         step = step // steps_per_epoch
@@ -46,10 +46,10 @@ def learning_rate(
     total = steps_per_epoch * epochs
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:
-        return start.lr + (config.lr - start.lr) * (step + 1) / warmup
+        return start.lr + (peak - start.lr) * (step + 1) / warmup
     done = min(1.0, (step - warmup) / (total - warmup))
     left = chosen(SCHEDULES, "optim.schedule", config.schedule)(done)
-    return config.min_lr + (config.lr - config.min_lr) * left
+    return config.min_lr + (peak - config.min_lr) * left
 
 
 def better(best: Best | None, epoch: int, val: Evaluation, best_by: str) -> Best | None:
@@ -102,8 +102,8 @@ class NonFiniteGuard:
 
         Both arguments are scalar tensors; steps count from 1.
         """
-        place = (step - 1).long().remainder(len(self.bad))
-        self.bad.index_copy_(0, place.view(1), ~finite.view(1))
+        index = (step - 1).long().remainder(len(self.bad))
+        self.bad.index_copy_(0, index.view(1), ~finite.view(1))
 
     def check(self, step: int) -> None:
         """Report each non-finite step recorded up to `step`; raise NonFinite if the run must end.

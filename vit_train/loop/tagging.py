@@ -48,10 +48,6 @@ class TagPredictions:
             ]
         )
 
-    @property
-    def mean_average_precision(self) -> float:
-        return float(mean_over_tags(self.average_precisions))
-
     @cached_property
     def sampled_maps(self) -> Floats:
         """Return mAP in bootstrap samples of the images, (MAP_SAMPLES,).
@@ -182,7 +178,7 @@ class Tagging(Evaluation):
         return cls(
             count=len(predictions.truth),
             loss=float(losses.mean()),
-            map=predictions.mean_average_precision,
+            map=float(mean_over_tags(predictions.average_precisions)),
             **average_f1(counts),
             tag_acc=1 - float(counts[:, 1:].sum()) / predictions.truth.size,
             predictions=predictions,

@@ -83,8 +83,6 @@ TABLES: dict[str, Mapping[str, Any]] = {
     "optim.schedule": SCHEDULES,
     **CHOSEN_BY_NAME,
 }
-# The facts in a summary that may differ between the processes that successively trained a run.
-STAGE = ("commit", "versions", "machine", "precision")
 
 
 class RunFiles:
@@ -154,9 +152,15 @@ class RunFolder(RunFiles):
         self.command = str(before.get("command", launch.command))
         self.chosen = typed(list[str], before.get("chosen", list(launch.chosen)), "chosen")
         # Facts that may differ between the processes that successively trained the run.
+        self.here = {
+            "commit": machine.commit(),
+            "versions": machine.versions(),
+            "machine": machine.hardware(run.precision.device),
+            "precision": run.precision.name,
+        }
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
-            self.stages.append({key: before.get(key) for key in STAGE})
+            self.stages.append({key: before.get(key) for key in self.here})
         # Not the name of the folder, which folders of different projects may share.
         self.record = str(before.get("record") or uuid4().hex)
         # That of the first start, because a resumed run does not measure it again.
@@ -294,7 +298,11 @@ class RunFolder(RunFiles):
         data = self.run.config.data
         for line in result_lines(results, data.selected_on):
             logger.info(line)
-        self.show_test(results, trainer.step)
+        test = self.run.data.splits.test
+        classes = self.run.data.facts.classes
+        for name, result in without_same(results).items():
+            for metric, figure in figures(result, test, classes):
+                self.board.figure(f"{test_tag(name)}/{metric}", figure, trainer.step)
         final = final_metrics(results, trainer.best, self.run.task.best_by)
         self.board.close(self.settings, final, self.chosen)
         if final:
@@ -325,33 +333,19 @@ class RunFolder(RunFiles):
             seconds=round(trainer.seconds, 1),
         )
 
-    def show_test(self, results: Results, step: int) -> None:
-        """Add the figures of the test results to TensorBoard."""
-        test = self.run.data.splits.test
-        classes = self.run.data.facts.classes
-        for name, result in without_same(results).items():
-            for metric, figure in figures(result, test, classes):
-                self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
-
     def summarize(self, status: str, **results: Any) -> None:
         """Write summary.json: the run's status, origin, settings and `results`."""
         run = self.run
         code = {name: sha256(each).hexdigest() for name, each in self.code.items()}
-        here = {
-            "commit": machine.commit(),
-            "versions": machine.versions(),
-            "machine": machine.hardware(run.precision.device),
-            "precision": run.precision.name,
-        }
         known = {
             "status": status,
             "command": self.command,
             "chosen": self.chosen,
             "date": machine.today(),
-            **here,
+            **self.here,
             "bf16_speedup": self.bf16_speedup and round(self.bf16_speedup, 2),
             "fp32_products": products.fp32_library(),
-            "earlier": [each for each in self.stages if each != here],
+            "earlier": [each for each in self.stages if each != self.here],
             "processes": run.processes.count,
             "parameters": parameter_count(run.model),
             "images": run.data.sizes,

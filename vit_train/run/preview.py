@@ -20,6 +20,7 @@ from vit_train.figures.images import (
     image_grid,
     label_lines,
 )
+from vit_train.loop.device import CPU
 from vit_train.model.build import (
     attention_gradient_bytes,
     on_meta,
@@ -41,10 +42,10 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         else channel_statistics(train.images)
     )
     normalize = Normalize(statistics)
-    classes = len(data.classes)
     augment = replace(config.augment, policy_epochs=None, mix_epochs=None)  # in all variants
-    cpu = torch.device("cpu")
-    batches = TrainBatches(train, classes, normalize, augment, config.images, config.seed, cpu)
+    batches = TrainBatches(
+        train, len(data.classes), normalize, augment, config.images, config.seed, CPU
+    )
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
     columns = [(train.images[chosen], train.labels[chosen])]
     for variant in range(config.variants):

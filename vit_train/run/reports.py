@@ -55,7 +55,7 @@ def reports(folder: Path) -> list[Path]:
 def truncate_reports(folder: Path, written: dict[str, int]) -> None:
     """Cut each report to its length in bytes, `written[name]`; delete reports not in `written`."""
     for name, length in written.items():
-        path = folder / Path(name).name
+        path = folder / name
         if not path.is_file() or path.stat().st_size < length:
             logger.warning(f"{path} is missing or too short: the lost part cannot be restored")
     for path in reports(folder):
@@ -130,7 +130,7 @@ def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float
             layer = re.sub(r"^([^.]+(\.\d+)?).*", r"\1", name)
             layers[f"weight norm/{layer}"].append(parameter)
     norms = [get_total_norm(each) for each in layers.values()]
-    return dict(zip(layers, torch.stack(norms).tolist() if norms else [], strict=True))
+    return dict(zip(layers, torch.stack(norms).tolist(), strict=True))
 
 
 class TensorBoard(Callback):

@@ -147,9 +147,15 @@ class CheckpointManager(Callback):
             self.flush()
             self._save_best()
             images, targets = next(trainer.train_loader.epoch(epoch, batch))  # the same batch again
-            place = {"step": step, "epoch": epoch, "batch": batch}
+            saved = {
+                "images": images.cpu(),
+                "targets": targets.cpu(),
+                "step": step,
+                "epoch": epoch,
+                "batch": batch,
+            }
             with replacing(path) as file:
-                torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, file)
+                torch.save(saved, file)
             logger.warning(
                 f"NaN or infinity in loss or gradient at step {step}: the batch is saved in {path}"
             )

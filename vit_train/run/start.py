@@ -85,10 +85,6 @@ class Run:
         return self.task.eval_loader(images)
 
     @property
-    def validation_batches(self) -> Iterable[Batch] | None:
-        return None if self.data.splits.val is None else self.unaugmented(self.data.splits.val)
-
-    @property
     def expected_seconds(self) -> float | None:
         """Return the expected duration of training, validation and tests; None if it is not known.
 

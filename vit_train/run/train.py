@@ -141,7 +141,8 @@ def train_in(
                 # The loop
                 shown = files.shown(trainer)
                 with shown, trainer.workers, stop_on_signals(trainer) as received:
-                    train_epochs(trainer, run.validation_batches)
+                    val = run.data.splits.val
+                    train_epochs(trainer, None if val is None else run.unaugmented(val))
 
                     # The test, once
                     results = test_results(trainer, run, files)

@@ -18,7 +18,6 @@ from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.patches import (
     grid_of,
     patchify,
-    require_whole_patches,
     show_only,
     unpatchify,
 )
@@ -42,7 +41,6 @@ class PixelTask(Task):
     ) -> None:
         self.config = config
         self.vit = require_vit(model, f"task={config.name}")
-        require_whole_patches(self.vit.patch_size, image_shape[1:])
         self.image_shape = image_shape
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
@@ -143,9 +141,7 @@ class MaskedTrainBatches(DrawnBatches):
     """
 
     def __init__(self, batches: DrawnBatches, patches: int) -> None:
-        super().__init__(
-            batches.device, batches.batch_size, batches.seed, batches.rank, batches.ranks
-        )
+        super().__init__(batches.device, batches.batch_size, batches.seed, batches.share)
         self.source = batches
         self.num_patches = patches
 
