@@ -144,16 +144,6 @@ def test_a_policy_and_mixing_end_with_the_epoch_that_is_asked_for(kind: dict[str
     assert same == [False, True]
 
 
-def test_no_two_places_share_their_random_numbers() -> None:
-    def first(seed: int, *place: int) -> float:
-        return TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).generator(*place).random()
-
-    data = random_set(40)
-    places = [(0,), (3,), (0, 0), (3, 0), (3, 1), (3, 0, 0), (3, 0, 1)]
-    drawn = [first(seed, *place) for seed in (7, 2**32, 2**32 + 7) for place in places]
-    assert len(set(drawn)) == len(drawn)
-
-
 UPLESS = AugmentConfig(vertical_flip=True, rotation=180, color_jitter=0.4, blur=1)
 
 

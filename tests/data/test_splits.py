@@ -47,15 +47,6 @@ def test_the_training_subset_leaves_validation_as_it_was() -> None:
     assert len(part.train) == 40 and ids(part.train) < ids(whole.train)
 
 
-@pytest.mark.parametrize("count", [3, 40, 97, 400])
-def test_every_class_keeps_its_share(count: int) -> None:
-    labels = DATA.train.labels
-    chosen = sample(DATA.train, count)
-    assert len(ids(chosen)) == count
-    shares = torch.bincount(labels) / len(labels) * count
-    assert (torch.bincount(chosen.labels, minlength=3) - shares).abs().max() <= 1
-
-
 def test_a_sample_shows_every_class_in_the_order_of_the_images() -> None:
     labels = torch.arange(10).repeat_interleave(30)  # as a folder has them
     numbers = torch.arange(300)

@@ -106,15 +106,6 @@ def test_auto_is_the_fastest_precision_of_a_gpu(
     assert not Precision("fp32", CUDA).allows_bf16 and Precision("bf16", CPU).allows_bf16
 
 
-@pytest.mark.parametrize("name, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_matrix_products_have_the_precision_that_is_asked_for(
-    name: str, dtype: torch.dtype
-) -> None:
-    precision = Precision(name, CPU)
-    with precision.autocast():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-
-
 def test_a_gradient_does_not_depend_on_what_other_threads_do() -> None:
     """A weight that is used twice, while another thread begins and ends its own autocast."""
     x, weight = torch.randn(50, 8), torch.randn(9, 8)

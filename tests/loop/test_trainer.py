@@ -375,7 +375,8 @@ def test_the_loop_waits_for_a_gpu_once_a_second(monkeypatch: pytest.MonkeyPatch)
     assert trainer.nonfinite.skipped == 2
 
 
-def test_processes_agree_to_stop_every_few_steps() -> None:
+def test_processes_agree_to_stop_every_few_steps_for_the_first_reason() -> None:
+    """Within a step, and in the steps until the processes agree."""
     asked: list[int] = []
 
     class Asking(Processes):
@@ -383,23 +384,14 @@ def test_processes_agree_to_stop_every_few_steps() -> None:
             asked.append(trainer.step)
             return flag
 
-    trainer = trainer_of(data(), Recorder(lambda trainer: trainer.stop()))
-    trainer.processes, trainer.ask_every, trainer.log_seconds = Asking(), 4, math.inf
-    fit(trainer, validated=True)
-    assert trainer.step == 4 and asked == [0, 4, 4]
-
-
-def test_the_first_reason_to_stop_is_the_one_that_stays() -> None:
-    """Within a step, and in the steps until the processes agree."""
-
     def stop_twice(trainer: Trainer) -> None:
         trainer.stop(f"at step {trainer.step}")
         trainer.stop()
 
     trainer = trainer_of(data(), Recorder(stop_twice))
-    trainer.ask_every, trainer.log_seconds = 4, math.inf
+    trainer.processes, trainer.ask_every, trainer.log_seconds = Asking(), 4, math.inf
     fit(trainer, validated=True)
-    assert trainer.step == 4 and trainer.stop_reason == "at step 1"
+    assert trainer.step == 4 and asked == [0, 4, 4] and trainer.stop_reason == "at step 1"
 
 
 @pytest.mark.parametrize("deadline, steps", [(1000, 1), (1002.5, 3), (1003, 3), (math.inf, 12)])

@@ -44,32 +44,6 @@ def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> N
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
-def test_gradients_do_not_depend_on_the_number_of_threads(
-    dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From two on, to the bit, if each has one core."""
-    monkeypatch.setattr(module, "CORES", 2)
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(embed_dim=16, depth=2)).to(dtype)
-    nn.init.normal_(model.head.weight)
-    images = torch.randn(40, 3, 32, 32, dtype=dtype)
-
-    def gradient(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(model(part).square().sum(), list(model.parameters()))
-
-    results = []
-    for count in (1, 2, 4):
-        with Workers(micro_batch=16, count=count) as workers:
-            total = [torch.zeros_like(parameter) for parameter in model.parameters()]
-            for part in workers.map(gradient, images):
-                torch._foreach_add_(total, part)
-        results.append(total)
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=tolerance, atol=tolerance)
-    assert all(map(torch.equal, results[1], results[2]))
-
-
 def test_which_models_train_in_micro_batches_and_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

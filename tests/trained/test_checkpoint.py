@@ -78,11 +78,13 @@ def test_a_file_that_is_no_checkpoint_runs_no_code(tmp_path: Path) -> None:
 
     torch.save({"model": Attack()}, tmp_path / "evil")
     other = {"format": "vit_train checkpoint 2", "checksum": "", "content": {}}
+    text = {"format": checkpoint.FORMAT, "checksum": checkpoint.checksum("x", {}), "content": "x"}
     for name, content in {
         "plain": pickle.dumps(Attack()),
         "empty": b"",
         "weights": save(MODEL | {"turned": torch.ones(1)}),
         "older": save({}, {checkpoint.KEY: json.dumps(other)}),
+        "text": save({}, {checkpoint.KEY: json.dumps(text)}),
         "nested": save({}, {checkpoint.KEY: '{"a":' * 5000}),
         "a list": save({}, {checkpoint.KEY: "[]"}),
     }.items():
