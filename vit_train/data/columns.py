@@ -11,27 +11,27 @@ from vit_train.data.files import SUFFIXES, folded, images_in
 from vit_train.data.lines import COLUMN_NAMES, Lines, read_lines
 from vit_train.data.splits import split_of
 
-# The place of each column, by its name.
+# The index of each column, by its name.
 Columns = Mapping[str, int]
 # A function from a folder to its image files by their names without suffix.
 Stems = Callable[[Path], Mapping[str, Sequence[Path]]]
 
 
 def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row's place, such as "a.csv, line 2", and its cells by COLUMN_NAMES or "group".
+    """Yield each row's line, such as "a.csv, line 2", and its cells by COLUMN_NAMES or "group".
 
     Raise ValueError if the file cannot be read, lacks a column, or has more cells than columns.
     """
-    headers, lines = split_headers(read_lines(config), config)
-    places = [f"{config.file}, line {number}" for number, _ in lines]
-    rows = [as_cells(row, headers, place) for place, (_, row) in zip(places, lines, strict=True)]
+    headers, numbered = split_headers(read_lines(config), config)
+    lines = [f"{config.file}, line {number}" for number, _ in numbered]
+    rows = [as_cells(row, headers, line) for line, (_, row) in zip(lines, numbered, strict=True)]
     columns = columns_of(headers, config)
     if rows and not config.columns:
         columns |= column_of_files(rows[0], headers, columns, config)
     others = {  # the columns with a name (not _) that are not used yet
-        header: place
-        for place, header in enumerate(headers)
-        if header not in ("", "_") and place not in columns.values()
+        header: index
+        for index, header in enumerate(headers)
+        if header not in ("", "_") and index not in columns.values()
     }
     if any(header.lower().endswith(SUFFIXES) for header in headers):
         others = {}  # the first line lists an image, and names no columns
@@ -42,14 +42,14 @@ def table_rows(config: TableConfig) -> Iterator[tuple[str, dict[str, str]]]:
     require_columns(headers, columns, config)
     if rows and others:
         check_others(headers, others, rows, columns, config)
-    for place, row in zip(places, rows, strict=True):
-        yield place, {name: row[number] for name, number in columns.items()}
+    for line, row in zip(lines, rows, strict=True):
+        yield line, {name: row[index] for name, index in columns.items()}
 
 
 def column_of_files(
     row: Sequence[str], headers: Sequence[str], columns: Columns, config: TableConfig
 ) -> dict[str, int]:
-    """Return the place of the path: the only cell of the `row` that names an image.
+    """Return the index of the path: the only cell of the `row` that names an image.
 
     Return {} if a column is called path, except an id without a file.
     """
@@ -59,8 +59,8 @@ def column_of_files(
         or with_suffix(Path(config.root, row[own]), by_stem).is_file()
     ):
         return {}
-    places = [place for place, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
-    return {"path": places[0]} if len(places) == 1 and places[0] not in columns.values() else {}
+    indices = [index for index, cell in enumerate(row) if cell.lower().endswith(SUFFIXES)]
+    return {"path": indices[0]} if len(indices) == 1 and indices[0] not in columns.values() else {}
 
 
 def split_headers(lines: Lines, config: TableConfig) -> tuple[Sequence[str], Lines]:
@@ -74,9 +74,9 @@ def split_headers(lines: Lines, config: TableConfig) -> tuple[Sequence[str], Lin
     columns = config.columns or first
     if not config.columns and sorted(is_image) == [False, True]:
         columns = ["path", "label"] if is_image[0] else ["label", "path"]
-    place = columns_of(columns, config).get("path", 0)
-    path = Path(config.root, *first[place : place + 1])
-    has_id = bool(config.columns) and with_suffix(path, by_stem).is_file()
+    index = columns_of(columns, config).get("path", 0)
+    path = Path(config.root, *first[index : index + 1])
+    has_id = config.columns and with_suffix(path, by_stem).is_file()
     if has_id or any(is_image):
         return columns, lines
     if config.columns:
@@ -84,21 +84,21 @@ def split_headers(lines: Lines, config: TableConfig) -> tuple[Sequence[str], Lin
     return columns, lines[1:]
 
 
-def as_cells(row: Sequence[str], headers: Sequence[str], place: str) -> list[str]:
+def as_cells(row: Sequence[str], headers: Sequence[str], line: str) -> list[str]:
     """Return a row with a cell for each header; it may lack its last cells.
 
-    Raise ValueError, with the row's `place`, if it has more cells.
+    Raise ValueError, with the row's `line`, if it has more cells.
     """
     if any(row[len(headers) :]):
         raise ValueError(
-            f"{place}: there are more cells than columns: put cells that contain a separator into "
+            f"{line}: there are more cells than columns: put cells that contain a separator into "
             "double quotes"
         )
     return [*row[: len(headers)], *[""] * (len(headers) - len(row))]
 
 
 def columns_of(headers: Sequence[str], config: TableConfig) -> dict[str, int]:
-    """Return the place of each usual column; of columns with one name, the first."""
+    """Return the index of each usual column; of columns with one name, the first."""
     names = [folded(header) for header in headers]
     named = COLUMN_NAMES | ({"group": (folded(config.group_by),)} if config.group_by else {})
     columns = {
@@ -116,8 +116,8 @@ def require_columns(headers: Sequence[str], found: Columns, config: TableConfig)
     """Raise ValueError, with all headers, if a column is missing; `found` has the usual columns."""
     needed = ("path", "tags" if "tags" in found else "label")
     if missing := [name for name in needed if name not in found]:
-        usual = {place: name for name, place in found.items()}
-        names = (usual.get(place) or re.sub(r"\W", "_", n) for place, n in enumerate(headers))
+        usual = {index: name for name, index in found.items()}
+        names = (usual.get(index) or re.sub(r"\W", "_", n) for index, n in enumerate(headers))
         raise ValueError(
             f"{config.file} has no column {' and no column '.join(missing)}: its first line is "
             f"{listed(headers) or 'empty'}. Add 'data.columns=[{','.join(names)}]' with "
@@ -151,15 +151,15 @@ def label_column(others: Columns, rows: Sequence[Sequence[str]]) -> tuple[str, l
     splits. Several columns stand for one class each if all their cells are MARKS: they give a label
     if each row has exactly one class, otherwise tags. In all other cases, return None.
     """
-    places = [*others.values()]
-    values = {row[place] for row in rows for place in places}
-    if len(places) == 1 and 2 * len(values) <= len(rows) and not all(map(split_of, values)):
-        return "label", [row[places[0]] for row in rows]
-    if len(places) < 2 or None in map(mark_in, values):
+    indices = [*others.values()]
+    values = {row[index] for row in rows for index in indices}
+    if len(indices) == 1 and 2 * len(values) <= len(rows) and not all(map(split_of, values)):
+        return "label", [row[indices[0]] for row in rows]
+    if len(indices) < 2 or None in map(mark_in, values):
         return None
     if any(map(is_mark_of_split, others)):
         return None
-    marked = [[name for name, place in others.items() if mark_in(row[place])] for row in rows]
+    marked = [[name for name, index in others.items() if mark_in(row[index])] for row in rows]
     kind = "label" if all(len(names) == 1 for names in marked) else "tags"
     return kind, ["|".join(names) for names in marked]
 
@@ -177,16 +177,16 @@ def check_others(
     first cell that names a split, or cells that name several.
     """
     splits = []
-    for header, place in others.items():
-        named = {split_of(row[place]) for row in rows} - {None}
-        if split_of(rows[0][place]) or len(named) > 1 or is_mark_of_split(header):
-            splits.append(f"{header} ({rows[0][place]})")
+    for header, index in others.items():
+        named = {split_of(row[index]) for row in rows} - {None}
+        if split_of(rows[0][index]) or len(named) > 1 or is_mark_of_split(header):
+            splits.append(f"{header} ({rows[0][index]})")
     if splits and "split" not in columns:
         raise ValueError(
             f"{config.file} seems to hold the split in the column {listed(splits)}: call it split "
             "and write train, val or test, or delete it"
         )
-    used = listed([headers[place] for place in columns.values()])
+    used = listed([headers[index] for index in columns.values()])
     logger.info(f"{config.file}: columns {used}; not used: {listed([*others])}")
 
 

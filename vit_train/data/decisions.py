@@ -19,7 +19,7 @@ WHAT = ("keep", "relabel", "leave out")
 def read_decisions(file: str) -> dict[str, dict[str, str]]:
     """Return the rows of data.decisions by the image's path, as a run lists it (`listed_name`).
 
-    A row has COLUMNS and its "place" in the file. Raise ValueError if the file cannot be read or
+    A row has COLUMNS and its "line" in the file. Raise ValueError if the file cannot be read or
     lacks a column, if a row decides something else, or if two rows differ on one image.
     """
     if not Path(file).is_file():
@@ -41,15 +41,15 @@ def read_decisions(file: str) -> dict[str, dict[str, str]]:
         if cells == header:
             continue  # of a second file, appended to the first
         row = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
-        row["place"] = f"{file}, line {number}"
+        row["line"] = f"{file}, line {number}"
         if row["what"] not in WHAT:
             raise ValueError(
-                f"{row['place']}: the column what must hold keep, relabel or leave out, not "
+                f"{row['line']}: the column what must hold keep, relabel or leave out, not "
                 f"{row['what'] or 'nothing'}"
             )
         first = found.setdefault(row["path"], row)
         if (first["what"], first["label"]) != (row["what"], row["label"]):
-            raise ValueError(f"{row['place']} contradicts {first['place']}: delete one of the two")
+            raise ValueError(f"{row['line']} contradicts {first['line']}: delete one of the two")
     return found
 
 
@@ -82,7 +82,7 @@ def relabeled(tree: SplitFiles, classes: Sequence[str]) -> SplitFiles:
             names = list(filter(None, label.split("|"))) if tree.has_tags else [label]
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(
-                    f"{row['place']}: the label {unknown[0] or '(empty)'} is not a class of these "
+                    f"{row['line']}: the label {unknown[0] or '(empty)'} is not a class of these "
                     f"images ({listed(classes)}): correct it; to begin a new class, first add "
                     "images of this class"
                 )

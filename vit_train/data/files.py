@@ -103,15 +103,15 @@ def walk(folder: Path) -> list[Path]:
     """
     files = []
     links = []
-    for place, folders, names in os.walk(
+    for parent, folders, names in os.walk(
         folder,
         onerror=lambda error: logger.warning(
             f"skipped the unreadable folder {error.filename}: {error.strerror}"
         ),
     ):
         folders[:] = filter(is_visible, folders)
-        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
-        files += [Path(place) / name for name in filter(is_visible, names)]
+        links += [path for name in folders if (path := Path(parent) / name).is_symlink()]
+        files += [Path(parent) / name for name in filter(is_visible, names)]
     if links:
         logger.warning(f"ignored links to folders:{bulleted(sorted(links))}")
     return sorted(files)
@@ -127,8 +127,7 @@ def bulleted(lines: Sequence[object]) -> str:
 def warn_of(paths: Sequence[Path], noun: str, fault: str) -> None:
     """Log the warning "3 NOUNs FAULT, such as PATH", unless `paths` is empty."""
     if paths:
-        first = printable(str(paths[0]))
-        logger.warning(f"{counted(len(paths), noun)} {fault}, such as {first}")
+        logger.warning(f"{counted(len(paths), noun)} {fault}, such as {printable(str(paths[0]))}")
 
 
 def skip(files: Sequence[Path]) -> dict[Path, str]:
@@ -245,8 +244,8 @@ def folder_trees(config: FolderConfig) -> Trees:
     root = without_wrapper(root)
     if root != Path(config.root):
         logger.info(f"reading the folders in {root}")
-    places = split_folders(root)
-    train = places.get("train", root / "train")
+    splits = split_folders(root)
+    train = splits.get("train", root / "train")
     if any(
         (each / "images").is_dir() and any(each.glob("labels/**/*.txt")) for each in (root, train)
     ):
@@ -255,15 +254,15 @@ def folder_trees(config: FolderConfig) -> Trees:
             "without data.root=, where FILE lists the names of the classes, such as data.yaml"
         )
     if not subfolders(train):
-        require_class_folders(root, places)
+        require_class_folders(root, train, splits)
         return {"train": scan(root, config)}
-    if others := [each for each in subfolders(root) if each not in places.values()]:
+    if others := [each for each in subfolders(root) if each not in splits.values()]:
         logger.warning(f"ignored folders next to {train.name}/:{bulleted(others)}\n{IF_CLASSES}")
     # An archive unpacked into a folder of its name gives, for example, seg_train/seg_train/CLASS.
-    inner = {part: place / place.name for part, place in places.items()}
+    inner = {part: folder / folder.name for part, folder in splits.items()}
     return {
-        part: scan(inner[part] if subfolders(place) == [inner[part]] else place, config)
-        for part, place in places.items()
+        part: scan(inner[part] if subfolders(folder) == [inner[part]] else folder, config)
+        for part, folder in splits.items()
     }
 
 
@@ -282,12 +281,12 @@ def split_folders(root: Path) -> dict[str, Path]:
     """
     folders = subfolders(root)
     parents = [folder for folder in folders if subfolders(folder)]
-    places = {
+    named = {
         part: [each for each in folders if split_of(each.name) == part]
         or [each for each in parents if split_of(each.name, within=True) == part]
         for part in dict.fromkeys(SPLITS.values())
     }
-    found = {part: each for part, each in places.items() if each}
+    found = {part: each for part, each in named.items() if each}
     if not any(split_of(each.name) for each in folders) and not {"train"} < found.keys():
         return {}
     for first, *others in found.values():
@@ -299,16 +298,15 @@ def split_folders(root: Path) -> dict[str, Path]:
     return {part: first for part, (first,) in found.items()}
 
 
-def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
+def require_class_folders(root: Path, train: Path, splits: Mapping[str, Path]) -> None:
     """Raise ValueError unless the folders in `root` can be classes.
 
-    They cannot be classes if one of the `places` of splits has folders, if there are several places
-    and training images without folders, if a folder holds splits, or if no folder holds images but
-    all hold the same folders.
+    They cannot be classes if one of the `splits` has folders, if there are several splits and
+    images in `train`, if a folder holds splits, or if no folder holds images but all hold the same
+    folders.
     """
     folders = subfolders(root)
-    train = places.get("train", root / "train")
-    if any(map(subfolders, places.values())) or (len(places) > 1 and images_in(train)):
+    if any(map(subfolders, splits.values())) or (len(splits) > 1 and images_in(train)):
         raise ValueError(
             f"{train} has no class folders: put the training images into train/CLASS/, with a "
             "single CLASS for images without classes. If a table lists the classes, set data=table "
@@ -329,8 +327,8 @@ def require_class_folders(root: Path, places: Mapping[str, Path]) -> None:
             f"but each has the same folders: {listed(inside[0])}. If they are splits, call them "
             f"train, val or test. {IF_CLASSES}"
         )
-    for place in places.values():
-        logger.warning(f"{place} is read as a class, because it has no folders. {IF_CLASSES}")
+    for folder in splits.values():
+        logger.warning(f"{folder} is read as a class, because it has no folders. {IF_CLASSES}")
 
 
 def scan(root: Path, config: FolderConfig) -> SplitFiles:

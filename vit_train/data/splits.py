@@ -188,15 +188,15 @@ def spread(labels: Tensor, seed: int, excess: Tensor | None = None) -> Tensor:
     largest, comes last.
     """
     generator = torch.Generator().manual_seed(seed)
-    place = torch.empty(len(labels), dtype=torch.float64)
+    position = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique():
         members = (labels == label).nonzero().squeeze(1)
         members = members[torch.randperm(len(members), generator=generator)]
         offset = torch.rand((), generator=generator, dtype=torch.float64)
-        places = (torch.arange(len(members)) + offset) / len(members)
+        spaced = (torch.arange(len(members)) + offset) / len(members)
         if excess is not None:
             members = members[excess[members].argsort(stable=True)]
-            places += excess[members]
-            places[-1] += 1e12  # after those of all classes
-        place[members] = places
-    return place.argsort(stable=True)
+            spaced += excess[members]
+            spaced[-1] += 1e12  # after those of all classes
+        position[members] = spaced
+    return position.argsort(stable=True)

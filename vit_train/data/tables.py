@@ -29,14 +29,14 @@ CELLS = {"": "train", "true": "val", "false": "train"}
 
 
 class Row(NamedTuple):
-    """A row of a table: its place, such as "a.csv, line 2", and its cells by COLUMN_NAMES.
+    """A row of a table: its line, such as "a.csv, line 2", and its cells by COLUMN_NAMES.
 
     `split` is that of its table, or "".
     """
 
     table: TableConfig
     split: str
-    place: str
+    line: str
     cells: dict[str, str]
 
 
@@ -47,9 +47,9 @@ def table_trees(config: TableConfig) -> Trees:
     an unusual name, or if its tags seem to be separated otherwise than by config.tag_separator.
     """
     rows = [
-        Row(table, split, place, cells)
+        Row(table, split, line, cells)
         for split, table in tables_of(config)
-        for place, cells in table_rows(table)
+        for line, cells in table_rows(table)
     ]
     if not rows:
         raise ValueError(
@@ -93,8 +93,8 @@ def without_repeats(
         is_other_label = file.label != files[other].label and not is_vote
         if is_other_label or parts[number] != parts[other]:
             raise ValueError(
-                f"{row.place} lists {row.cells['path']} again, with another label or split than "
-                f"{rows[other].place}: write one row for each image, with several classes as tags"
+                f"{row.line} lists {row.cells['path']} again, with another label or split than "
+                f"{rows[other].line}: write one row for each image, with several classes as tags"
             )
     warn_of(repeated, "row", "left out (same image and label as an earlier row)")
     return [*kept.values()]
@@ -125,7 +125,7 @@ def splits_of(rows: Sequence[Row]) -> list[str]:
     if "" in parts:
         unknown = dict.fromkeys(cell for cell, part in zip(cells, parts, strict=True) if not part)
         raise ValueError(
-            f"{rows[parts.index('')].place}: the column of the split holds "
+            f"{rows[parts.index('')].line}: the column of the split holds "
             f"{listed(list(unknown))}: write train, val or test, or rename the column if it does "
             "not hold the split"
         )
@@ -162,20 +162,20 @@ def tables_of(config: TableConfig) -> list[tuple[str, TableConfig]]:
 
 
 def image_file(row: Row, stems: Stems) -> ImageFile:
-    """Return the file of a row; raise ValueError, with its place, if the row is incomplete.
+    """Return the file of a row; raise ValueError, with its line, if the row is incomplete.
 
     `stems` is `by_stem`, or the same with a cache.
     """
-    table, _, place, cells = row
+    table, _, line, cells = row
     has_tags = "tags" in cells
     label = joined_tags(cells["tags"], table.tag_separator or "bar") if has_tags else cells["label"]
     if not cells["path"] or not (label.strip() or has_tags):
-        raise ValueError(f"{place}: each row needs a path and a label")
+        raise ValueError(f"{line}: each row needs a path and a label")
     return ImageFile(
         with_suffix(Path(table.root, cells["path"].strip().replace("\\", "/")), stems),
         class_name(label.strip()),
         cells["group"].strip() if "group" in cells else None,
-        weight_in(cells["weight"], place) if "weight" in cells else None,
+        weight_in(cells["weight"], line) if "weight" in cells else None,
     )
 
 
@@ -200,10 +200,10 @@ def require_separated(files: Sequence[ImageFile]) -> None:
             )
 
 
-def weight_in(text: str, place: str) -> float:
+def weight_in(text: str, line: str) -> float:
     """Return the weight in a cell, 1 if the cell is empty.
 
-    Raise ValueError, with the `place` of the cell, unless it is a number from 0 to a million.
+    Raise ValueError, with the `line` of the cell, unless it is a number from 0 to a million.
     """
     try:
         weight = float(text or 1)
@@ -211,6 +211,6 @@ def weight_in(text: str, place: str) -> float:
         weight = math.nan
     if not 0 <= weight <= 1e6:
         raise ValueError(
-            f"{place}: weight {text} must be a number from 0 to 1,000,000, such as 0.3 (empty: 1)"
+            f"{line}: weight {text} must be a number from 0 to 1,000,000, such as 0.3 (empty: 1)"
         )
     return weight

@@ -94,7 +94,7 @@ class Table(AbsolutePositions):
 
     weight: Tensor
 
-    def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
+    def __init__(self, grid: Size, has_class: bool) -> None:
         super().__init__()
         self.grid = grid
         self.has_class = has_class
@@ -119,7 +119,7 @@ class LearnedTable(Learned, Table):
     """Learned 1-D positions: one vector for each token."""
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__(grid, has_class)
         self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
 
 
@@ -166,7 +166,7 @@ class Sinusoidal(Table):
     width_multiple = 2
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__(grid, has_class)
         table = torch.empty(1, math.prod(grid) + has_class, dim)
         # On the meta device, arithmetic would load PyTorch's compiler, which takes seconds.
         if not table.is_meta:
@@ -215,8 +215,8 @@ class RelativeKeys(Learned, AttentionPositions):
         patches = q[:, :, self.prefix :] * q.shape[-1] ** -0.5  # (B,H,Q',Dh), Q' = Q − prefix
         by_distance = patches @ self.weight.t()  # (B,H,Q',2N−1)
         last = len(self.weight) // 2  # N − 1
-        place = torch.arange(last + 1, device=q.device)
-        distance = place[: patches.shape[2]].unsqueeze(1) - place + last  # (Q',N)
+        index = torch.arange(last + 1, device=q.device)
+        distance = index[: patches.shape[2]].unsqueeze(1) - index + last  # (Q',N)
         logits = by_distance.gather(3, distance.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.prefix, 0, min(self.prefix, q.shape[2]), 0))
 

@@ -95,9 +95,9 @@ def imported(file: Path, source: bytes, root: Path) -> Iterator[Path]:
             start = getattr(node, "module", None) or ""
             for each in node.names:
                 path = folder.joinpath(*start.split("."), *each.name.split("."))
-                for place in (path, path.parent):  # a module, or a name in one
-                    if place != root:
-                        yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
+                for module in (path, path.parent):  # a module, or a name in one
+                    if module != root:
+                        yield from (module.with_name(f"{module.name}.py"), module / "__init__.py")
 
 
 def saved_code(run: Path) -> dict[str, bytes]:
@@ -109,8 +109,9 @@ def saved_code(run: Path) -> dict[str, bytes]:
 
 def save_code(run: Path, code: Mapping[str, bytes]) -> None:
     for name, source in code.items():
-        (run / CODE / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / CODE / name).write_bytes(source)
+        path = run / CODE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source)
 
 
 def require_same_code(run: Path, now: Mapping[str, bytes]) -> None:
