@@ -177,7 +177,6 @@ def test_a_launcher_may_show_each_process_its_own_gpu(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda number: joined.update(number=number))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: joined["number"])
     monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(None, 1, 2)]))
     monkeypatch.setattr(distributed, "PrefixStore", lambda *_: None)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **more: joined.update(more))

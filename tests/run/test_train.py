@@ -508,6 +508,6 @@ def test_pretrained_weights_decide_only_what_is_open() -> None:
     assert start.fine_tuning(config, pretrained)["train.epochs"] == 20
     timed = with_settings(config, {"train.minutes": 1.0})
     assert "train.epochs" not in start.fine_tuning(timed, pretrained)
-    assert start.shape_of(pretrained, config, config.model)["model.mlp_dim"] == 48
+    assert start.with_pretrained(config, pretrained).model.mlp_dim == 48
     narrow = with_settings(config, {"model.mlp_ratio": 2.0})
-    assert "model.mlp_dim" not in start.shape_of(pretrained, narrow, narrow.model)
+    assert start.with_pretrained(narrow, pretrained).model.mlp_dim is None

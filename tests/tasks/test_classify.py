@@ -87,7 +87,7 @@ def test_a_step_is_on_the_weighted_mean(mixed: bool, smoothing: float) -> None:
     task = task.for_training(torch.zeros(1, dtype=torch.long), False, "acc")
     optim = AdamWConfig(lr=0.02, warmup_epochs=0, min_lr=0.02, weight_decay=0, clip_norm=None)
     trainer = make_trainer(model, data, task, optim=optim, epochs=1, micro_batch=3)
-    for draws in trainer.draws():
+    for draws in trainer.train_loader.draws(0):
         trainer.train_on(draws)
     log = trainer.end_epoch()
 

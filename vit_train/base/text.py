@@ -51,8 +51,7 @@ def plain_cell(cell: object) -> object:
 
     Some spreadsheets begin another cell after a semicolon. Numbers, such as "-1.5", stay unchanged.
     """
-    number = r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
-    if not isinstance(cell, str) or re.fullmatch(number, cell):
+    if not isinstance(cell, str) or re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", cell):
         return cell
     return re.sub(r"(^|;)(?=[=+@\t\r-])", r"\1'", cell)
 

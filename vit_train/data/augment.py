@@ -96,7 +96,7 @@ class Cropper:
         self.flip = config.flip
         self.flipped_first = np.random.default_rng(seed).random(len(images)) < 0.5
         self.images = images
-        self.on_device = self.images.device.type == device.type
+        self.on_device = images.device.type == device.type
 
     def draw(self, rng: np.random.Generator, index: Tensor, epoch: int) -> Tensor:
         """Draw how to cut the images at `index` (B,); epochs are counted from 0."""
@@ -144,9 +144,9 @@ class ResizedCrop:
             center = (torch.arange(side, dtype=torch.float64, device=images.device) + 0.5) / side
             first = start.unsqueeze(1)
             last = (start + length - 1).unsqueeze(1)
-            place = first + center * length.unsqueeze(1) - 0.5
-            place = torch.minimum(torch.maximum(place, first), last)
-            return place * 2 / max(1, side - 1) - 1
+            pixel = first + center * length.unsqueeze(1) - 0.5
+            pixel = torch.minimum(torch.maximum(pixel, first), last)
+            return pixel * 2 / max(1, side - 1) - 1
 
         height, width = self.size
         y = source(rectangles[0], rectangles[2], height).unsqueeze(2).expand(-1, -1, width)
@@ -300,8 +300,8 @@ class Mixer:
         outside, inside, *rectangle = drawn[:, 1:]
         area = (rectangle[2] * rectangle[3]).double() / math.prod(self.size)
         share = (area * inside + (1 - area) * outside).float().unsqueeze(1)
-        is_cut = is_inside(drawn[2:, 1:], self.size)
-        weight = torch.where(is_cut, per_image(inside), per_image(outside))  # (B,1,H,W)
+        is_cut = is_inside(drawn[2:, 1:], self.size)  # (B,1,H,W)
+        weight = torch.where(is_cut, per_image(inside), per_image(outside))
         targets = one_hot_targets(labels, self.num_classes)
         return (
             torch.lerp(images[:-1], images[1:], weight),

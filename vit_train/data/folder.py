@@ -238,13 +238,17 @@ def image_set(
     weights = [file.weight for file in tree.files]
     unused = {index for index, file in enumerate(tree.files) if file.is_left_out}
     images, broken = decode_all(paths, config, unused)
+    decided = None
+    if config.decisions:
+        decided = label_tensor(relabeled(tree, classes), classes)
+        decided[list(unused)] = -1
     found = ImageSet(
         images,
         label_tensor(tree, classes),
         names=np.array([name_of(path, config) for path in paths], dtype=object),
         groups=tree.groups,
         weights=None if None in weights else torch.tensor(weights),
-        decided=decided_labels(tree, classes) if config.decisions else None,
+        decided=decided,
     )
     used = [index for index in range(len(paths)) if index not in broken]
     faults = [index for index in broken if index not in unused or not used]
@@ -332,11 +336,4 @@ def label_tensor(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
     labels = torch.zeros(len(tree.files), len(classes))
     for row, tags in zip(labels, numbers, strict=True):
         row[tags] = 1
-    return labels
-
-
-def decided_labels(tree: SplitFiles, classes: Sequence[str]) -> Tensor:
-    """Return the labels after data.decisions, −1 for files that it leaves out; see ImageSet."""
-    labels = label_tensor(relabeled(tree, classes), classes)
-    labels[torch.tensor([file.is_left_out for file in tree.files])] = -1
     return labels

@@ -231,10 +231,6 @@ class Policy(ABC):
         return images
 
 
-def any_operation(rng: np.random.Generator, count: int) -> Tensor:
-    return torch.from_numpy(rng.choice(CHOICES, count))
-
-
 class RandAugment(Policy):
     """Two of 14 operations at equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
@@ -245,7 +241,8 @@ class RandAugment(Policy):
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
         for _ in range(self.num_rounds):
-            yield self.round(any_operation(rng, count), self.strength, rng)
+            operation = torch.from_numpy(rng.choice(CHOICES, count))
+            yield self.round(operation, self.strength, rng)
 
 
 class TrivialAugment(Policy):
@@ -260,7 +257,7 @@ class TrivialAugment(Policy):
         return autoaugment.TrivialAugmentWide()._augmentation_space(STRENGTHS)  # type: ignore[no-any-return]
 
     def rounds(self, rng: np.random.Generator, count: int) -> Iterator[Tensor]:
-        operation = any_operation(rng, count)
+        operation = torch.from_numpy(rng.choice(CHOICES, count))
         yield self.round(operation, torch.from_numpy(rng.integers(STRENGTHS, size=count)), rng)
 
 

@@ -47,9 +47,9 @@ def keep_freed_memory() -> None:
     96×96. On systems without glibc, do nothing.
     """
     if platform.libc_ver()[0] == "glibc":
-        libc, (m_trim_threshold, m_mmap_max) = ctypes.CDLL(None), (-1, -4)  # <malloc.h>
-        libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, 2**31 - 1)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX in <malloc.h>
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def pick_device(name: str) -> torch.device:

@@ -113,6 +113,8 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return ALONE
+    backend = "gloo"
+    own = None
     if device.type == "cuda":
         if device.index is not None:
             raise ValueError(f"device={device} is one GPU for {count} processes: use device=cuda")
@@ -125,10 +127,11 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
                 f"process {number} on this machine has no GPU of its own: set torchrun's "
                 f"--nproc-per-node to at most {gpus}, the number of GPUs"
             )
+        own = torch.device("cuda", number)
         torch.cuda.set_device(number)
-    try:
         # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl"
+    try:
         wait = timedelta(seconds=config.timeout_s)
         store, rank, count = next(rendezvous("env://", timeout=wait))
         # After a restart, torchrun's store still has the addresses of processes that have ended.
@@ -139,9 +142,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
             rank=rank,
             world_size=count,
             timeout=wait,
-            device_id=torch.device("cuda", torch.cuda.current_device())
-            if device.type == "cuda"
-            else None,
+            device_id=own,
         )
     except RuntimeError as error:
         raise ValueError(f"could not connect the training processes: {reason(error)}") from error

@@ -49,9 +49,8 @@ Batch = tuple[Tensor, Tensor]
 class TrainLoader(Protocol):
     """Interface of the training batches; `vit_train.data.batches.DrawnBatches` implements it."""
 
-    @property
-    def batch_size(self) -> int:
-        """Return the number of images per step, over all processes."""
+    # The number of images per step, over all processes.
+    batch_size: int
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""

@@ -39,7 +39,7 @@ BETA1 = 0.9
 class AdamW(torch.optim.AdamW, Optimizer):
     """PyTorch's AdamW (Loshchilov & Hutter 2019)."""
 
-    moments = frozenset({"step", "exp_avg", "exp_avg_sq"})
+    moments = ("step", "exp_avg", "exp_avg_sq")
 
 
 def make_adamw(
@@ -83,7 +83,7 @@ def groups_of(
 class SGD(torch.optim.SGD, Optimizer):
     """PyTorch's SGD, with momentum buffers from the start, so that a CUDA graph can use them."""
 
-    moments = frozenset({"momentum_buffer"})
+    moments = ("momentum_buffer",)
 
 
 def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
@@ -119,7 +119,7 @@ class Muon(Optimizer):
     the steps of this class.
     """
 
-    moments = frozenset({"momentum_buffer"})
+    moments = ("momentum_buffer",)
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -199,7 +199,14 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     If the blocks are frozen, return only AdamW. Raise ValueError for a model without linear layers
     or convolutions in blocks.
     """
-    blocks = block_matrices(model)
+    # The weight of each layer, with its number of stacked matrices.
+    blocks = {
+        cast(nn.Parameter, layer.weight): getattr(layer, "stacked", 1)
+        for each in model.modules()
+        if isinstance(each, nn.ModuleList)
+        for layer in each.modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    }
     if not blocks:
         raise ValueError("optim=muon needs a model with blocks of layers: use optim=adamw")
     matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
@@ -207,21 +214,6 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
         return make_adamw(model, config)
     muon = Muon(matrices, config.peak_lr, config.momentum, config.weight_decay)
     return [muon, *make_adamw(model, config, elsewhere=matrices)]
-
-
-def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Map the weight of each layer in the model's blocks to its number of stacked matrices.
-
-    The layers are linear layers and convolutions. The number is the layer's attribute `stacked` or,
-    without this attribute, 1.
-    """
-    return {
-        cast(nn.Parameter, layer.weight): getattr(layer, "stacked", 1)
-        for blocks in model.modules()
-        if isinstance(blocks, nn.ModuleList)
-        for layer in blocks.modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d)
-    }
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:

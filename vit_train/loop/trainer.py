@@ -209,11 +209,6 @@ class Trainer:
         """Return True if this process or another one has called `stop`."""
         return self.step % self.ask_every == 0 and self.processes.any(bool(self.stop_reason))
 
-    def draws(self) -> Iterator[tuple[Tensor, ...]]:
-        """Begin or continue this epoch: yield the draws of its remaining batches."""
-        self.set_epoch(self.epoch)
-        return self.train_loader.draws(self.epoch, self.batch)
-
     def train_on(self, draws: Iterable[Tensor]) -> None:
         """Make a batch from its draws, and take one optimizer step; do not wait for the device.
 

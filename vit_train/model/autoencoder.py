@@ -181,7 +181,6 @@ class Autoregressor(EncoderDecoder):
                 f"of patches, so choose at most {rows - 1}"
             )
         self.num_given = given_rows * columns
-        self.num_predicted = (rows - given_rows) * columns
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
         """Predict each patch below the given rows from the true patches before it.
@@ -203,7 +202,7 @@ class Autoregressor(EncoderDecoder):
         size = self.encoder.image_shape[1:]
         side = self.encoder.config.patch_size
         patches = patchify(images, side).clone()
-        for place in range(self.num_predicted):
+        for index in range(self.num_given, patches.shape[1]):
             predicted = self.forward(unpatchify(patches, side, size))
-            patches[:, self.num_given + place] = predicted[:, place]
+            patches[:, index] = predicted[:, index - self.num_given]
         return unpatchify(patches, side, size)

@@ -34,11 +34,6 @@ def uses_onednn() -> bool:
     return has_both and has_avx512 and maker == "AuthenticAMD" and family >= ZEN_5
 
 
-def fp32_library() -> str:
-    """Return the library of float32 products on this CPU, for the summary of a run."""
-    return "oneDNN" if uses_onednn() else "PyTorch's default"
-
-
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weightᵀ + bias: (N,I), (O,I), (O) → (N,O)."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]

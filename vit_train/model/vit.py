@@ -114,7 +114,7 @@ class Encoder(nn.Module):
     patch size does not divide it.
     """
 
-    def __init__(self, config: ViTConfig, image_size: int | Size, in_channels: int = 3) -> None:
+    def __init__(self, config: ViTConfig, image_size: int | Size, in_channels: int) -> None:
         super().__init__()
         require_whole_patches(config.patch_size, size := sides(image_size))
         self.config = config

@@ -79,13 +79,22 @@ def divide_images(
 ) -> RunData:
     """Divide the images into splits, and choose what is trained on and how it is normalized.
 
-    Test images whose keys are in `seen_before` are left out. The mean and standard deviation for
+    Test images whose keys are in `seen_before` are left out; warn of such validation images, unless
+    the images seem to be divided as they were then. The mean and standard deviation for
     normalizing are, in this order, the `given` ones, those of the pretrained model, or those of the
     images that are trained on. Raise ValueError if they are invalid, such as a deviation of 0.
     """
     splits = make_splits(replace(dataset, test=unseen_test(dataset, seen_before)), config)
     if splits.val is not None and seen_before is not None:
-        warn_of_seen(splits.val, seen_before, config)
+        count = int(are_among(splits.val.images, seen_before).sum())
+        # If all were seen, they were probably validation images then, too.
+        is_same = count == len(splits.val) or getattr(config, "split_as", None)
+        if count and (config.cv_folds or not is_same):
+            logger.warning(
+                f"the pretrained model or the teacher was trained or validated on {count:,} of "
+                f"the {counted(len(splits.val), 'validation image')}, so validation results are "
+                "too optimistic, and so are a temperature and thresholds fitted to these images"
+            )
     facts = data_facts(dataset, splits, config, seen_before)
     train = training_images(splits.train, dataset.unlabeled, task)
     statistics = pretrained and pretrained.statistics
@@ -93,22 +102,6 @@ def divide_images(
         statistics = valid_statistics(given.mean, given.std)
     statistics = statistics or channel_statistics(train.images)
     return RunData(facts, splits, train, statistics, Normalize(statistics, device))
-
-
-def warn_of_seen(val: ImageSet, seen: Tensor, config: DataConfig) -> None:
-    """Warn if the keys of some validation images are in `seen`, and images are not divided as then.
-
-    If all validation images are in `seen`, they were probably validation images then, too, except
-    in a cross-validation.
-    """
-    count = int(are_among(val.images, seen).sum())
-    as_then = not config.cv_folds and (count == len(val) or getattr(config, "split_as", None))
-    if count and not as_then:
-        logger.warning(
-            f"the pretrained model or the teacher was trained or validated on {count:,} of the "
-            f"{counted(len(val), 'validation image')}, so validation results are too optimistic, "
-            "and so are a temperature and thresholds fitted to these images"
-        )
 
 
 def training_images(images: ImageSet, unlabeled: Tensor | None, task: Task) -> ImageSet:
@@ -190,7 +183,8 @@ def data_facts(
         # Images left out of training are not tested on later, unless a copy was kept for testing.
         left_out = [image_keys(splits.left_out[name].images) for name in names if splits.left_out]
         seen = torch.cat((own, *(keys[~torch.isin(keys, tested)] for keys in left_out)))
-        seen = seen if seen_before is None else torch.cat((seen, seen_before))
+        if seen_before is not None:
+            seen = torch.cat((seen, seen_before))
         if copies := int(torch.isin(tested, own).sum()):
             logger.warning(
                 f"copies of {counted(copies, 'test image')} are among the training and "

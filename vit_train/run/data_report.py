@@ -18,7 +18,7 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import write_text
 from vit_train.config.data import DataConfig, FolderConfig
 from vit_train.config.tools import DataReportConfig
-from vit_train.data.dataset import Dataset, ImageSet, load_dataset, resize
+from vit_train.data.dataset import ImageSet, load_dataset, resize
 from vit_train.data.decode import SWAPS, is_flat, turn_of
 from vit_train.data.files import IMAGE_FORMATS, bulleted
 from vit_train.data.splits import make_splits
@@ -86,7 +86,19 @@ def report_data(config: DataReportConfig) -> None:
     copies = classified(find_copies(pixels, [entry[::2] for entry in images], sides), images)
     marks = (is_flat(some.numpy()) for part in pixels for some in part.split(CHUNK))
     flat = list(compress(images, chain(*marks)))
-    rows = fault_rows(loaded, flat, copies, images)
+    faults = [
+        *(
+            (problem, "", name, "", "", "", "", why)
+            for problem, files in ((FAULTS[0], loaded.broken), (FAULTS[1], loaded.skipped))
+            for name, why in files.items()
+        ),
+        *((FAULTS[2], *entry, "", "", "", "") for entry in flat),
+        *(
+            (kind, *images[a], *images[b], f"correlation {value:.3f}")
+            for kind, a, b, value in copies
+        ),
+    ]
+    rows = [tuple(map(printable, fault)) for fault in faults]  # as in FAULT_COLUMNS
     for problem in (*FAULTS, *COPIES):
         lines = [as_line(*row[1:]) for row in rows if row[0] == problem]
         advice = f"\n{ABOUT_BROKEN}" if lines and problem == FAULTS[0] else ""
@@ -108,28 +120,6 @@ def report_data(config: DataReportConfig) -> None:
             replace(data, **loaded.settings),
             ABOUT_COPIES,
         )
-
-
-def fault_rows(
-    data: Dataset,
-    flat: Sequence[ImageEntry],
-    copies: Sequence[Copy],
-    images: Sequence[ImageEntry],
-) -> list[tuple[str, ...]]:
-    """Return the rows, as in FAULT_COLUMNS, of broken files, `flat` images and `copies`."""
-    rows = [
-        *(
-            (problem, "", name, "", "", "", "", why)
-            for problem, files in ((FAULTS[0], data.broken), (FAULTS[1], data.skipped))
-            for name, why in files.items()
-        ),
-        *((FAULTS[2], *entry, "", "", "", "") for entry in flat),
-        *(
-            (kind, *images[a], *images[b], f"correlation {value:.3f}")
-            for kind, a, b, value in copies
-        ),
-    ]
-    return [tuple(map(printable, row)) for row in rows]
 
 
 def file_sides(split: str, part: ImageSet, data: DataConfig) -> list[int]:

@@ -24,11 +24,10 @@ from vit_train.base.writing import (
 from vit_train.config.data import APPLIED, IMAGES, FolderConfig
 from vit_train.config.run import CHOSEN_BY_NAME, TrainConfig
 from vit_train.config.tasks import ReconstructConfig
-from vit_train.data.dataset import ImageSet
 from vit_train.figures.measures import NUMBERS, figures, result_dict
 from vit_train.loop.metrics import Results
 from vit_train.loop.schedule import SCHEDULES
-from vit_train.loop.state import Best, State
+from vit_train.loop.state import State
 from vit_train.loop.trainer import CALLBACKS, Callback, Trainer
 from vit_train.model import products
 from vit_train.model.attention import ATTENTIONS
@@ -183,6 +182,8 @@ class RunFolder(RunFiles):
 
     def make_checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint, including the current lengths of the reports."""
+        lengths = {path.name: path.stat().st_size for path in reports(self.path)}
+        lengths |= {each.path.name: each.length for each in (self.board, self.csv)}
         return Checkpoint(
             **vars(state_of(trainer)),
             config=self.settings,
@@ -191,13 +192,8 @@ class RunFolder(RunFiles):
             versions=machine.versions(),
             extends=self.extends,
             teacher=self.run.teacher,
-            written=self.lengths(),
+            written={name: length for name, length in lengths.items() if length},
         )
-
-    def lengths(self) -> dict[str, int]:
-        lengths = {path.name: path.stat().st_size for path in reports(self.path)}
-        lengths |= {each.path.name: each.length for each in (self.board, self.csv)}
-        return {name: length for name, length in lengths.items() if length}
 
     def flush(self) -> None:
         """Write all reports to disk.
@@ -224,40 +220,42 @@ class RunFolder(RunFiles):
         For a resumed run, first cut the reports to their lengths at the checkpoint. Call this only
         after the checkpoint has been loaded, because loading fails for another run's checkpoint.
         """
+        run = self.run
+        earlier = self.earlier
         self.trackers = Trackers(
             {
                 name: open_tracker(name, self.path, self.record, self.settings)
-                for name in self.run.config.trackers
+                for name in run.config.trackers
             }
         )
         # This run's own checkpoint if it is resumed; not that of a run to extend or fork.
-        own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
+        own_state = earlier.state if earlier and not earlier.folder else None
         remove_partial(self.path, self.path / CHECKPOINTS)
         if self.resumed:
             truncate_reports(self.path, own_state.written if own_state else {})
         else:
             write_text(self.path / REQUESTED, as_yaml(asdict(self.requested)))
             save_code(self.path, self.code)
-        if self.earlier:
-            self.copy_history(self.earlier)
+        if earlier:
+            self.copy_history(earlier)
         self.csv.open()
         if own_state is None:
             self.board.begin(as_yaml(self.settings))
-            self.board.figure("train/augmented", draw_first_images(self.run))
+            self.board.figure("train/augmented", draw_first_images(run))
         write_text(self.path / CONFIG, as_yaml(self.settings))
-        if isinstance(self.run.config.data, FolderConfig):
-            write_text(self.path / IMAGES, csv_text(self.run.data.image_rows()))
-            if decisions := self.run.config.data.decisions:
+        if isinstance(run.config.data, FolderConfig):
+            write_text(self.path / IMAGES, csv_text(run.data.image_rows()))
+            if decisions := run.config.data.decisions:
                 write_text(self.path / APPLIED, Path(decisions).read_text(encoding="utf-8-sig"))
         self.summarize("running")
         self.flush()
-        origin = self.earlier.words(self.run.config) if self.earlier else self.run.origin
-        is_part = self.earlier is not None and self.earlier.verb != "extend"
-        logger.info(opening(self.run, self.path, origin, is_part))
-        advice = hint(self.requested, self.run, self.command)
+        origin = earlier.words(run.config) if earlier else run.origin
+        is_part = earlier is not None and earlier.verb != "extend"
+        logger.info(opening(run, self.path, origin, is_part))
+        advice = hint(self.requested, run, self.command)
         if advice and own_state is None and self.launch.chosen:  # only for a command line
             logger.info(advice)
-        warn_of_uneven_classes(self.run)
+        warn_of_uneven_classes(run)
 
     def shown(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
         return self.terminal.shown(trainer)
@@ -267,13 +265,13 @@ class RunFolder(RunFiles):
 
         Rows of the curve that were written after the checkpoint to continue from are left out.
         """
-        name = self.csv.path.name
         best = self.checkpoints.best_path
         if earlier.folder:
             warn_of_changes(earlier.folder, self.code)
-        if earlier.folder and (earlier.folder / name).exists():
-            rows = read_table(earlier.folder / name).encode()[: earlier.state.written.get(name, 0)]
-            write_text(self.csv.path, rows.decode())
+            table = earlier.folder / self.csv.path.name
+            if table.exists():
+                rows = read_table(table).encode()[: earlier.state.written.get(table.name, 0)]
+                write_text(self.csv.path, rows.decode())
         if earlier.best and earlier.best[0].absolute() != best.absolute():
             save_archive(best, earlier.best[1].to_bytes())
 
@@ -282,28 +280,18 @@ class RunFolder(RunFiles):
 
         Empty `results` mean that the run was stopped before its end.
         """
-        self.report(trainer, results)
-        self.trackers.close()
-        if not results:
-            why = trainer.stop_reason or "because another process was stopped"
-            logger.info(
-                f"stopped after step {trainer.step}, {why}. "
-                f"Resume with: {resume_command(self.path)}"
-            )
-        elif not self.launch.in_sweep:  # a sweep prints the next steps for all its runs at its end
-            logger.info(next_steps(self.run, self.path))
-
-    def report(self, trainer: Trainer, results: Results) -> None:
-        """Write and log the results, and write the final summary."""
-        data = self.run.config.data
+        run = self.run
+        data = run.config.data
         for line in result_lines(results, data.selected_on):
             logger.info(line)
-        test = self.run.data.splits.test
-        classes = self.run.data.facts.classes
         for name, result in without_same(results).items():
-            for metric, figure in figures(result, test, classes):
+            for metric, figure in figures(result, run.data.splits.test, run.data.facts.classes):
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, trainer.step)
-        final = final_metrics(results, trainer.best, self.run.task.best_by)
+        # The final metrics by tag, for TensorBoard's table of hyperparameters.
+        by = run.task.best_by
+        final = {f"{test_tag(name)}/{by}": result.values[by] for name, result in results.items()}
+        if results and trainer.best:
+            final[f"val/best_{by}"] = trainer.best.values[by]
         self.board.close(self.settings, final, self.chosen)
         if final:
             self.trackers.log(final, trainer.step)
@@ -319,19 +307,29 @@ class RunFolder(RunFiles):
             epochs=trainer.epoch,
             steps=trainer.step,
             images_seen=trainer.images_seen,
-            training_tflop=self.run.training_tflop(trainer.images_seen),
+            training_tflop=run.training_tflop(trainer.images_seen),
             steps_left_out=trainer.nonfinite.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
             best_val=trainer.best and {"epoch": trainer.best.epoch, **trainer.best.values},
             selected_on=data.selected_on,
             test={name: result_dict(result) for name, result in results.items()},
+            # Checksums of names and labels, which do not depend on the images' size.
             evaluated_images={
-                name: checksum(part)
-                for name, part in self.run.data.splits.parts.items()
+                name: crc32(repr((part.all_names.tolist(), part.labels.tolist())).encode())
+                for name, part in run.data.splits.parts.items()
                 if results and name != "train"
             },
             seconds=round(trainer.seconds, 1),
         )
+        self.trackers.close()
+        if not results:
+            why = trainer.stop_reason or "because another process was stopped"
+            logger.info(
+                f"stopped after step {trainer.step}, {why}. "
+                f"Resume with: {resume_command(self.path)}"
+            )
+        elif not self.launch.in_sweep:  # a sweep prints the next steps for all its runs at its end
+            logger.info(next_steps(run, self.path))
 
     def summarize(self, status: str, **results: Any) -> None:
         """Write summary.json: the run's status, origin, settings and `results`."""
@@ -344,7 +342,7 @@ class RunFolder(RunFiles):
             "date": machine.today(),
             **self.here,
             "bf16_speedup": self.bf16_speedup and round(self.bf16_speedup, 2),
-            "fp32_products": products.fp32_library(),
+            "fp32_products": "oneDNN" if products.uses_onednn() else "PyTorch's default",
             "earlier": [each for each in self.stages if each != self.here],
             "processes": run.processes.count,
             "parameters": parameter_count(run.model),
@@ -390,22 +388,9 @@ def registered_code() -> dict[str, bytes]:
     return own_code([*own, *(getattr(part, "builds", None) for part in own)])
 
 
-def checksum(images: ImageSet) -> int:
-    """Return a checksum of the images' names and labels, which does not depend on their size."""
-    return crc32(repr((images.all_names.tolist(), images.labels.tolist())).encode())
-
-
 def test_tag(weights: str) -> str:
     """Return the TensorBoard tag prefix for test results of the "final" or "best" weights."""
     return "test" if weights == "final" else f"test/{weights}"
-
-
-def final_metrics(results: Results, best: Best | None, by: str) -> dict[str, float]:
-    """Return the final metrics by tag, for TensorBoard's table of hyperparameters."""
-    metrics = {f"{test_tag(name)}/{by}": result.values[by] for name, result in results.items()}
-    if results and best:
-        metrics[f"val/best_{by}"] = best.values[by]
-    return metrics
 
 
 def as_yaml(settings: dict[str, Any]) -> str:

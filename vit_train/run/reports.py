@@ -272,7 +272,7 @@ class Pictures(Callback):
 
     def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
         run = self.run
-        images = self.run.data.splits.val
+        images = run.data.splits.val
         if self.batch is not None and len(self.batch[0]):  # this process may have no image
             self.unwritten = self.board.figure(
                 "val/pictures", draw_gallery(run.task, model, self.batch, run.data.normalize), step

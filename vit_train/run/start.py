@@ -39,7 +39,7 @@ from vit_train.run.data import (
     seen_by,
     training_batches,
 )
-from vit_train.run.weights import checked_teacher, first_model, teacher_facts
+from vit_train.run.weights import checked_teacher, first_model
 from vit_train.tasks import Flops, Task, count_flops, make_task, require_labels
 from vit_train.trained.checkpoint import Checkpoint
 from vit_train.trained.folder import run_at
@@ -181,7 +181,13 @@ def resolve(
         task=task,
         model=model,
         origin=origin,
-        teacher=teacher_facts(teacher),
+        teacher={}
+        if teacher is None
+        else {
+            "checkpoint": str(teacher.meta.path),
+            "weights": teacher.meta.weights,
+            "fingerprint": teacher.meta.checksum,
+        },
         flops=flops_of(config, teacher and teacher.meta.config.model, data.facts),
     )
 
@@ -235,7 +241,10 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
     known: dict[str, Any] = {"model.from_weights": True}
     if pretrained is not None:
         config = with_settings(config, {"model.norm_eps": vit.norm_eps or pretrained.config.eps})
-        found = shape_of(pretrained, config, vit) | fine_tuning(config, pretrained)
+        found = differences(pretrained.config, vit) if vit.from_weights else {}
+        if not is_default(config, "model.mlp_ratio"):  # the user has set the width of the MLP
+            found.pop("model.mlp_dim", None)
+        found |= fine_tuning(config, pretrained)
         found = {key: value for key, value in found.items() if is_default(config, key)}
         if found:
             logger.info(
@@ -244,19 +253,6 @@ def with_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> Tra
             )
         known |= found
     return with_settings(config, known).settled()
-
-
-def shape_of(pretrained: "Pretrained", config: TrainConfig, vit: ViTConfig) -> dict[str, Any]:
-    """Return the settings of the model's shape that differ from the pretrained weights.
-
-    Without model.from_weights, return {}.
-    """
-    if not vit.from_weights:
-        return {}
-    found = differences(pretrained.config, vit)
-    if not is_default(config, "model.mlp_ratio"):  # the user has set the width of the MLP
-        found.pop("model.mlp_dim", None)
-    return found
 
 
 def fine_tuning(config: TrainConfig, pretrained: "Pretrained") -> dict[str, Any]:

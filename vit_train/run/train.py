@@ -32,7 +32,7 @@ from vit_train.loop.metrics import Results
 from vit_train.loop.objective import Batch
 from vit_train.loop.schedule import NonFinite
 from vit_train.loop.trainer import CALLBACKS, Trainer
-from vit_train.run.earlier import Earlier, read_earlier
+from vit_train.run.earlier import read_earlier
 from vit_train.run.folder import NO_FILES, RunFiles, RunFolder, registered_code
 from vit_train.run.plan import planned
 from vit_train.run.start import Run, resolve, with_named_runs
@@ -103,7 +103,12 @@ def train_in(
         require_same_code(path, registered_code())
     # The machine
     deadline = time.monotonic() + 60 * (requested.train.max_minutes or math.inf)
-    device = prepared_device(requested)
+    keep_freed_memory()
+    device = pick_device(requested.device)
+    require_precision(requested.precision, device)
+    if device.type != "cpu":
+        gc.collect()  # an earlier run of a sweep, whose images would stay on the GPU
+        choose_algorithms(requested.deterministic)
     processes = join_processes(device, requested.distributed)
     try:
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
@@ -135,7 +140,12 @@ def train_in(
             )
             trainer.deadline = deadline
             with advice_on_errors(trainer, run, files):
-                prepare(trainer, run, earlier)
+                if compiles(run.config.compile, device):
+                    # Compile the model as the next epoch needs it: it may no longer drop patches.
+                    trainer.set_epoch(earlier.state.epoch if earlier else 0)
+                    trainer.compile()
+                if earlier:
+                    earlier.restore(trainer)
                 files.open()
 
                 # The loop
@@ -154,27 +164,6 @@ def train_in(
     return TrainedRun(path, best, bool(results), exit_status)
 
 
-def prepared_device(requested: TrainConfig) -> torch.device:
-    """Return the device, once PyTorch is set up for it; raise ValueError if it is not suitable."""
-    keep_freed_memory()
-    device = pick_device(requested.device)
-    require_precision(requested.precision, device)
-    if device.type != "cpu":
-        gc.collect()  # an earlier run of a sweep, whose images would stay on the GPU
-        choose_algorithms(requested.deterministic)
-    return device
-
-
-def prepare(trainer: Trainer, run: Run, earlier: Earlier | None) -> None:
-    """Compile the model if the settings say so, and load the checkpoint to continue from."""
-    if compiles(run.config.compile, run.precision.device):
-        # Compile the model as the next epoch needs it: it may no longer drop patches.
-        trainer.set_epoch(earlier.state.epoch if earlier else 0)
-        trainer.compile()
-    if earlier:
-        earlier.restore(trainer)
-
-
 def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
     """Train until the last epoch, or until something has called `trainer.stop`.
 
@@ -183,7 +172,8 @@ def train_epochs(trainer: Trainer, val_loader: Iterable[Batch] | None) -> None:
     trainer.model.train()
     trainer.leave_out(trainer.ready)  # time for compiling and for opening the reports
     while not trainer.finished:
-        for draws in trainer.draws():
+        trainer.set_epoch(trainer.epoch)
+        for draws in trainer.train_loader.draws(trainer.epoch, trainer.batch):
             if trainer.must_stop():
                 for callback in trainer.callbacks:
                     callback.on_stop(trainer)

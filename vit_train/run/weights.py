@@ -186,14 +186,6 @@ def describe_weights(
     return "; ".join(parts)
 
 
-def teacher_facts(teacher: "Trained | None") -> dict[str, str]:
-    """Return the facts about a teacher that a run stores; {} without a teacher."""
-    if teacher is None:
-        return {}
-    meta = teacher.meta
-    return {"checkpoint": str(meta.path), "weights": meta.weights, "fingerprint": meta.checksum}
-
-
 def checked_teacher(
     config: TaskConfig, teacher: "Trained | None", data: DataFacts, normalize: Normalize
 ) -> Teacher | None:

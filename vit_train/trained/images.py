@@ -257,8 +257,11 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     gain = advantage(split, meta)
     if meta.fingerprint == data.fingerprint:
         left = len(data.test) - len(tested.test) if split == "test" else 0
-        count = copies(images, split, meta)
-        caveat = " ".join(filter(None, (gain or copied(count), left_out(left))))
+        count = 0
+        if split == "test" and meta.seen is not None:
+            count = int(are_among(images.images, meta.seen).sum())
+        copies = f"The model was trained or validated on copies of {counted(count, 'test image')}."
+        caveat = " ".join(filter(None, (gain or (copies if count else ""), left_out(left))))
         biased = bool(gain) or count > FEW_COPIES * len(images)
         return EvalImages(images, splits.val, caveat, splits.train, biased)
     trained = meta.config.data
@@ -319,26 +322,8 @@ def left_out(count: int) -> str:
     )
 
 
-def copies(images: ImageSet, split: str, meta: Meta) -> int:
-    """Count the test images that are copies of training or validation images.
-
-    Return 0 if `split` is not "test".
-    """
-    seen = meta.seen if split == "test" else None
-    return 0 if seen is None else int(are_among(images.images, seen).sum())
-
-
 # This share of copies may change an accuracy by as much at most, so a test is still fair.
 FEW_COPIES = 0.01
-
-
-def copied(count: int) -> str:
-    """Return a note that `count` test images are copies of images seen; "" for 0."""
-    return (
-        f"The model was trained or validated on copies of {counted(count, 'test image')}."
-        if count
-        else ""
-    )
 
 
 def advantage(split: str, meta: Meta) -> str:
