@@ -94,7 +94,7 @@ class Table(AbsolutePositions):
 
     weight: Tensor
 
-    def __init__(self, grid: Size, has_class: bool) -> None:
+    def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
         super().__init__()
         self.grid = grid
         self.has_class = has_class
@@ -119,7 +119,7 @@ class LearnedTable(Learned, Table):
     """Learned 1-D positions: one vector for each token."""
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
-        super().__init__(grid, has_class)
+        super().__init__(grid, dim, has_class)
         self.weight = nn.Parameter(torch.empty(1, math.prod(grid) + has_class, dim))
 
 
@@ -166,7 +166,7 @@ class Sinusoidal(Table):
     width_multiple = 2
 
     def __init__(self, grid: Size, dim: int, has_class: bool) -> None:
-        super().__init__(grid, has_class)
+        super().__init__(grid, dim, has_class)
         table = torch.empty(1, math.prod(grid) + has_class, dim)
         # On the meta device, arithmetic would load PyTorch's compiler, which takes seconds.
         if not table.is_meta:
