@@ -18,6 +18,7 @@ from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.patches import (
     grid_of,
     patchify,
+    require_whole_patches,
     show_only,
     unpatchify,
 )
@@ -41,6 +42,7 @@ class PixelTask(Task):
     ) -> None:
         self.config = config
         self.vit = require_vit(model, f"task={config.name}")
+        require_whole_patches(self.vit.patch_size, image_shape[1:])
         self.image_shape = image_shape
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
