@@ -86,8 +86,9 @@ def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> 
         f"{low} to {high}), computed in {summary['precision']}. These weights, "
         f"stored in half precision: {accuracies(evaluated)}.",
         f"**Probabilities** are calibrated with the temperature {calibration['temperature']:.3f}, "
-        f"fitted on validation images: expected calibration error {percent(calibration['ece'])} % "
-        f"before, {percent(calibration['ece_with_temperature'])} % after, in {found['precision']}.",
+        "fitted on validation images: expected calibration error "
+        f"{percent(found['result']['ece'])} % before, "
+        f"{percent(calibration['ece_with_temperature'])} % after, in {found['precision']}.",
         "**Limits**: it suits images like those of its data set: small, with one object in the "
         "middle. It always answers with one of these classes, even for unrelated images.",
     ]

@@ -115,7 +115,8 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert captions and all(Path("photos", each).is_file() for each in captions), captions
     captions.clear()
     run.succeeds("vit-train", *SMALL, "train.epochs=1")
-    assert captions and all(each.startswith("model: ") for each in captions), captions
+    begins = ("model: ", "second: ")
+    assert captions and all(each.startswith(begins) for each in captions), captions
 
 
 @pytest.mark.usefixtures("colors")

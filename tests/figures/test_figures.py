@@ -105,7 +105,7 @@ def test_a_long_title_is_shortened_and_colors_differ() -> None:
 
 def test_names_in_maps_are_no_formulas() -> None:
     images, maps = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.ones(1, 2, 2)
-    figure = draw_maps(images, maps, [[("$\\frac$ <x>", "black")]], "what raised $\\frac$")
+    figure = draw_maps(images, maps, [["$\\frac$ <x>"]], "what raised $\\frac$")
     figure.draw_without_rendering()
 
 

@@ -200,7 +200,7 @@ def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
 def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision) -> Json:
     """Return the settings and versions on which an evaluation's results depend."""
     return {
-        "checkpoint": display_name(meta.path),
+        "checkpoint": f"{PREFIX}{meta.path.stem}" if is_builtin(meta.path) else str(meta.path),
         "weights": meta.weights,
         "data": data.name,
         "title": data.title,
@@ -293,11 +293,6 @@ def pictures(
     if curve := evaluated.run.get("curve"):
         measures = evaluated.result.scalars[:2]
         yield "curves", curves([("this run", [curve])], measures, validated_on([content]))
-
-
-def display_name(checkpoint: Path) -> str:
-    """Return a checkpoint's name as a user would write it: its path, or builtin:NAME."""
-    return f"{PREFIX}{checkpoint.stem}" if is_builtin(checkpoint) else str(checkpoint)
 
 
 # Settings that are not hashed: they alter no result, or are in the folder's name.

@@ -24,7 +24,7 @@ from vit_train.explain.attribution import (
     principal_filters,
 )
 from vit_train.figures.charts import Figure
-from vit_train.figures.images import WRONG, draw_distances, draw_filters, draw_maps
+from vit_train.figures.images import draw_distances, draw_filters, draw_maps
 from vit_train.loop.device import Precision
 from vit_train.loop.metrics import Paired, wilson_interval
 from vit_train.model.attention import attention_of
@@ -46,8 +46,6 @@ LEGENDS = {
 }
 # The share of the patches to delete.
 DELETED = 0.1
-# How a title begins that names the true labels.
-TRUE = "true: "
 # Maximum number of characters in a title, and in a class name within it.
 TITLE_LENGTH = 44
 NAME_LENGTH = 30
@@ -120,7 +118,7 @@ class Explainer:
 
         `shown` are the same images at another size, which are drawn instead. Below each image are
         its title, such as the true class, and the predicted and explained classes with their
-        probabilities. A wrong prediction is red.
+        probabilities.
         """
         probabilities = self.probabilities(images)
         predictions = probabilities.argmax(1)
@@ -132,13 +130,10 @@ class Explainer:
         )
         lines = []
         for title, chances, predicted in zip(titles, probabilities, predictions, strict=True):
-            others = title.startswith(TRUE) and title != TRUE + meta.classes[predicted]
-            color = WRONG if others and meta.task.one_class else "black"
-            results = [(f"{adjective}: {names[predicted]} {100 * chances[predicted]:.0f} %", color)]
+            results = [f"{adjective}: {names[predicted]} {100 * chances[predicted]:.0f} %"]
             if self.target not in (None, predicted):
-                target = f"{names[self.target]} {100 * chances[self.target]:.0f} %"
-                results.append((target, "black"))
-            lines.append([(shortened(title, TITLE_LENGTH), "black"), *results])
+                results.append(f"{names[self.target]} {100 * chances[self.target]:.0f} %")
+            lines.append([shortened(title, TITLE_LENGTH), *results])
         raised = f"the {adjective} {noun}" if self.target is None else names[self.target]
         legend = "; ".join(LEGENDS[method] for method in self.methods)
         legend = legend.format(layer=self.layer + 1, raised=raised)
@@ -255,7 +250,7 @@ class Explainer:
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     """Return a title for each image with its true labels; return [] for tasks without labels."""
     names = images.label_names(meta.classes) if meta.task.needs_labels else []
-    return [f"{TRUE}{name or 'no tag'}" for name in names]
+    return [f"true: {name or 'no tag'}" for name in names]
 
 
 def most_central(patches: Tensor, grid: Size) -> Tensor:

@@ -243,24 +243,19 @@ MORE = 0.5
 
 
 def draw_maps(
-    images: Tensor,
-    maps: Tensor,
-    lines: Sequence[Sequence[tuple[str, str]]],
-    legend: str,
-    columns: int = 3,
+    images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 3
 ) -> Figure:
     """Draw uint8 images (N,3,H,W) beside copies overlaid with their maps, (N,R,C) or (N,M,R,C).
 
-    The color scale of each map ranges from 0 to its highest value. `lines` holds the lines below
-    each image, with their colors.
+    The color scale of each map ranges from 0 to its highest value. `lines` holds the text below
+    each image.
     """
     images = images.cpu()
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = side_by_side([images, *(covered(images, each) for each in maps.unbind(1))])
     # `columns` is for one map, two pictures side by side; with more maps, fewer columns fit.
     columns = math.ceil(2 * columns / (1 + maps.shape[1]))
-    labeled = list(zip(shown, lines, strict=True))
-    return draw_sheet({"": labeled}, min(columns, len(images)), legend=legend)
+    return image_grid(shown, lines, min(columns, len(images)), legend=legend)
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:

@@ -85,8 +85,6 @@ def class_reports(
 
 
 CONFIDENCE_BINS = 15
-# An accuracy on fewer images than this is mostly chance.
-FEWEST = 20
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
@@ -114,31 +112,22 @@ def calibration_error(predictions: Predictions) -> float:
 
 
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
-    """Draw accuracy against confidence and, below it, the distribution of the confidence.
-
-    The accuracies of bins with fewer than FEWEST images get narrower bars.
-    """
+    """Draw accuracy against confidence and, below it, the distribution of the confidence."""
     filled = np.flatnonzero(binned(predictions)[0])  # bins without images get no bars
     count, confidence, accuracy = (each[filled] for each in binned(predictions))
-    middle = (filled + 0.5) / CONFIDENCE_BINS
-    place = {"width": np.clip(count / FEWEST, 0.2, 1) / CONFIDENCE_BINS}
+    left = filled / CONFIDENCE_BINS
+    place = {"width": 1 / CONFIDENCE_BINS, "align": "edge"}
     figure = Figure(figsize=(5.2, 5.8), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
-    above.bar(middle, accuracy, **place, color=PALETTE[0], edgecolor="white", label="accuracy")
+    above.bar(left, accuracy, **place, color=PALETTE[0], edgecolor="white", label="accuracy")
     above.bar(
-        middle, confidence - accuracy, **place, bottom=accuracy, color=PALETTE[3], alpha=0.3,
+        left, confidence - accuracy, **place, bottom=accuracy, color=PALETTE[3], alpha=0.3,
         edgecolor=PALETTE[3], hatch="//", label="gap to confidence (dark: accuracy is higher)",
     )  # fmt: skip
     above.plot((0, 1), (0, 1), "--", color="gray", linewidth=1)
     title = f"expected calibration error {100 * calibration_error(predictions):.1f} %"
     above.set(title=title, ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    below.bar(
-        middle,
-        100 * count / count.sum(),
-        width=1 / CONFIDENCE_BINS,
-        color=PALETTE[5],
-        edgecolor="white",
-    )
+    below.bar(left, 100 * count / count.sum(), **place, color=PALETTE[5], edgecolor="white")
     below.set(xlabel="confidence: probability of the predicted class", ylabel="images, %")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     for axes in (above, below):
@@ -148,6 +137,8 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
 
 # The accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)
+# An accuracy on fewer images than this is not marked.
+FEWEST = 20
 
 
 def accuracy_of_surest(predictions: Predictions) -> Floats:

@@ -29,7 +29,6 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.splits import sample
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
 from vit_train.figures.images import (
-    WRONG,
     draw_gallery,
     draw_maps,
     draw_mistakes,
@@ -311,10 +310,7 @@ def draw_relevance(run: Run, model: VisionTransformer, shown: ImageSet) -> Figur
 
     maps, predicted = prediction_maps(model, batch)
     lines = [
-        [
-            (f"true: {shortened(classes[label])}", "black"),
-            (f"predicted: {shortened(classes[answer])}", "black" if answer == label else WRONG),
-        ]
+        [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
     ]
     return draw_maps(

@@ -1,7 +1,6 @@
 """The weights that a run starts from, and the teacher that it learns from."""
 
 from inspect import signature
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -170,10 +169,6 @@ def describe_weights(
     if pretrained.assumed:
         settings = {f"model.{key}": getattr(pretrained.config, key) for key in pretrained.assumed}
         parts.append(f"assumed, because the file does not state them: {as_arguments(settings)}")
-    if pretrained.seen is None and not pretrained.layout and Path(str(config.init_from)).is_file():
-        parts.append(
-            "its training images are not recorded: they may be among your validation or test images"
-        )
     if config.data.mean is None:
         parts.append(
             "images are normalized as for the pretrained model"

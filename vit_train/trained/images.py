@@ -267,8 +267,8 @@ def run_images(data: Dataset, config: DataConfig, split: str, meta: Meta) -> Eva
     trained = meta.config.data
     if config.name == trained.name and config.image_size != trained.image_size:
         return EvalImages(images, caveat=gain, train=splits.train, biased=bool(gain))
-    own = (None, applied(meta))
-    if not isinstance(config, FolderConfig) or config.decisions in own:  # others change the images
+    # Other decisions change the images.
+    if getattr(config, "decisions", None) in (None, applied(meta)):
         logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # the run may have split the images differently
         every = load_part(config, split, data.classes) if isinstance(config, FolderConfig) else None
