@@ -58,10 +58,10 @@ def test_an_intact_file_with_other_contents_is_refused_or_does_no_harm(
 
 
 WRONG: tuple[dict[str, Any], ...] = (
-    {"optimizers": [[]]}, {"model": {"x": torch.zeros(1)}},
+    {"optimizers": [[]]}, {"model": {"x": torch.zeros(1)}}, {"epoch": 99},
     {"epoch_averages": AveragesState(torch.zeros(9), 0, 0.0)},
     {"optimizers": [[{"step": torch.zeros(1)} for _ in range(29)]]},
-    {"random": RandomState(torch.zeros(9), [])},
+    {"random": RandomState(torch.zeros(9), [])}, {"batch": 99},
 )  # fmt: skip
 
 

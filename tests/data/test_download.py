@@ -15,6 +15,7 @@ from vit_train.data.published import download
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
+LIMIT = 2 * len(CONTENT)
 
 
 def fetch(target: Path, *urls: str) -> None:
@@ -22,7 +23,8 @@ def fetch(target: Path, *urls: str) -> None:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "MAX_BYTES", LIMIT)
     return tmp_path / "archive.tar.gz"
 
 
@@ -78,7 +80,7 @@ def replies(status: int, name: str, value: str) -> Answer:
 BAD = {
     "other bytes": server.whole(b"<html>sign in</html>"),
     "other bytes, cut": server.cut_once(bytes(len(CONTENT)), 500_000, then=server.failing(503)),
-    "too many bytes": server.whole(bytes(5 * len(CONTENT))),
+    "too many bytes": server.whole(bytes(5 * LIMIT)),
     "silence": server.silent(2),
     "an endless length": replies(200, "Content-Length", "9" * 5000),
     "a broken redirect": replies(302, "Location", "http://[/"),
@@ -89,9 +91,13 @@ BAD = {
 def test_a_bad_mirror_is_left_for_the_next(
     web: Loopback, target: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sizes, check = [], module.has_md5
+    noted = lambda path, md5: sizes.append(path.stat().st_size) or check(path, md5)  # noqa: E731
+    monkeypatch.setattr(module, "has_md5", noted)
     monkeypatch.setattr(module, "STALL_SECONDS", 1.0 if answer == "silence" else 30)
     fetch(target, web.url("/bad", BAD[answer]), web.url("/good", server.whole(CONTENT)))
     assert_whole(target)
+    assert max(sizes) <= LIMIT + 2**18  # the last block that is read
 
 
 def test_bytes_left_out_are_noticed_and_fetched(web: Loopback, target: Path) -> None:
@@ -110,12 +116,13 @@ def test_the_error_lists_the_failure_of_each_mirror(web: Loopback, target: Path)
         web.url("/a", server.failing(503)),
         web.url("/b", server.failing(404)),
         web.url("/c", server.whole(b"something else")),
+        web.url("/d", server.whole(bytes(5 * LIMIT))),
         "http://127.0.0.1:1/closed",
     ]
     with pytest.raises(ValueError) as caught:
         fetch(target, *urls)
     lines = str(caught.value).splitlines()
     assert "could not download archive.tar.gz" in lines[0]
-    for url, words in zip(urls, ("503", "404", MD5, "refused"), strict=True):
+    for url, words in zip(urls, ("503", "404", MD5, MD5, "refused"), strict=True):
         assert any(url in line and words in line for line in lines), lines
     assert not target.exists() and not part_of(target).exists()

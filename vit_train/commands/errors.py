@@ -152,7 +152,6 @@ def describe_setting(error: BaseException | None, kind: type) -> str:
             return no_such_choice(error)
         case OmegaConfBaseException():
             wrong = str(error.msg).splitlines()[0].replace("is not Optional", "cannot be null")
-            wrong = wrong.replace("could not be converted to Integer", "must be a whole number")
             if "is not a ListConfig" in wrong:
                 wrong = f"must be a list: {error.full_key}=[A,B]"
             return f"{error.full_key}: {wrong}"

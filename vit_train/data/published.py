@@ -36,6 +36,8 @@ from vit_train.data.dataset import CHANNELS, Dataset, ImageSet, require_images_f
 from vit_train.data.decode import Reading, fit_image
 
 STALL_SECONDS = 10.0
+# An upper bound on the size of every archive.
+MAX_BYTES = 4 * 10**9
 
 
 class Archive(NamedTuple):
@@ -197,7 +199,7 @@ def download(urls: list[str], target: Path, md5: str) -> None:
 def append_rest(url: str, part: Path) -> None:
     """Append the rest of the file at `url` to `part`, or all of it if the server cannot resume.
 
-    Raise OSError if the connection ends before the end of the file.
+    Stop after MAX_BYTES. Raise OSError if the connection ends before the end of the file.
     """
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}
@@ -210,9 +212,9 @@ def append_rest(url: str, part: Path) -> None:
             desc=part.stem, initial=file.tell(), total=total, unit="B", unit_scale=True,
             mininterval=0.1 if sys.stderr.isatty() else 60,
         ) as bar:  # fmt: skip
-            while chunk := response.read1(1 << 18):
+            while file.tell() <= MAX_BYTES and (chunk := response.read1(1 << 18)):
                 bar.update(file.write(chunk))
-        if (rest := total - file.tell()) > 0:
+        if (rest := total - file.tell()) > 0 and file.tell() <= MAX_BYTES:
             raise OSError(f"the connection ended {rest:,} bytes before the end of the file")
 
 

@@ -52,8 +52,6 @@ def find_suspects(config: SuspectsConfig) -> None:
             f"folds without a finished run, whose images are not checked: "
             f"{', '.join(map(str, sorted(lacking)))} of {own[0].cv_folds}"
         )
-    if own[0].cv_folds is None:
-        logger.warning("without data.cv_folds=, only the validation images of a run are checked")
     labels = images.labels.numpy()
     order, suggested = rank(labels, chances)
     classes = [printable(name) for name in meta.classes]

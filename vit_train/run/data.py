@@ -225,11 +225,6 @@ def training_batches(config: TrainConfig, data: RunData, processes: Processes) -
         )
     count = len(data.train)
     size = batches.batch_size
-    if size < config.train.batch_size:
-        logger.info(
-            f"train.batch_size={config.train.batch_size} is more than all training images: a "
-            f"batch has {size:,}"
-        )
     if count % size > count / 10:
         other = min(range(size - 1, size // 2 - 1, -1), key=lambda each: count % each)
         logger.warning(

@@ -69,8 +69,9 @@ def report_data(config: DataReportConfig) -> None:
     if isinstance(data, FolderConfig):
         split_as = data.split_as and str(run_at(Path(data.split_as)))
         # Bars would hide flat images, and look alike.
-        fit = "crop" if data.fit == "crop" else "stretch"
-        data = replace(data, on_error="skip", split_as=split_as, fit=fit)
+        data = replace(
+            data, on_error="skip", split_as=split_as, fit=data.fit.replace("pad", "stretch")
+        )
     loaded = load_dataset(data)
     parts = make_splits(loaded, data).parts
     if data.val != "split":  # with data.val=test, these are the test images

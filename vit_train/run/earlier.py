@@ -78,6 +78,8 @@ class Earlier:
                 if trainer.stopped_early:
                     more = f"train.patience= to null or more than {trainer.waited}"
                 raise ValueError(f"it leaves nothing to train: set {more}")
+            if trainer.batch > trainer.steps_per_epoch or trainer.epoch > trainer.last_epoch:
+                raise ValueError("this run has fewer batches in an epoch, or fewer epochs")
         except (KeyError, ValueError, RuntimeError) as error:
             raise self.refusal(str(error)) from error
 

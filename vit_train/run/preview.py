@@ -33,14 +33,12 @@ from vit_train.tasks import count_flops, make_task
 
 def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
-    data = load_dataset(config.data)
-    train = make_splits(data, config.data).train
     given = config.data
-    statistics = (
-        valid_statistics(given.mean, given.std)
-        if given.mean and given.std
-        else channel_statistics(train.images)
-    )
+    data = load_dataset(given)
+    train = make_splits(data, given).train
+    statistics = channel_statistics(train.images)
+    if given.mean is not None and given.std is not None:
+        statistics = valid_statistics(given.mean, given.std)
     normalize = Normalize(statistics)
     augment = replace(config.augment, policy_epochs=None, mix_epochs=None)  # in all variants
     batches = TrainBatches(
