@@ -539,7 +539,7 @@ def test_a_command_has_types_help_and_short_messages(
     for words in ("vit-count: count.", "times: 1", "data: cifar10"):
         run.says(words, "vit-count", "--help")
     for wrong, message in {
-        "factor.times=x": "factor.times: Value 'x' of type 'str' must be a whole",
+        "factor.times=x": "factor.times: Value 'x' of type 'str' could not be converted",
         "factor.time=1": "there is no setting factor.time: did you mean factor.times?",
         "data=shape": "there is no data=shape: choose from cifar10",
         "data.train_images=0": "data.train_images=0 must be at least 1",
